@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from defserve.client import Client, ProcessLink
 from defserve.errors import ToolError
-from defserve.host import Client, ProcessLink
 
 SERVER = Path(__file__).with_name("hello.py")
 ERAS = {"2025-11-25": "a session, opened by a handshake", "2026-07-28": "stateless, every request stands alone"}

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from importlib import import_module, reload
 
 from defserve import Server
-from defserve.auth.local_token.verifier import with_local_token
-from defserve.runner.loopback import loopback
+from defserve.auth.local_token import with_local_token
+from defserve.serve.web_sessions import loopback
 
 
 def fresh(example: str) -> Server:

@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 from defserve import Server
-from defserve.auth.local_token.files import published
-from defserve.runner.address import Address
-from defserve.runner.network import make_listener
-from defserve.runner.sockets import bound
-from defserve.runner.web_sessions import WebSessions
-from defserve.serving import web
-from defserve.transports.http.app import HttpApp
+from defserve.auth.local_token import published
+from defserve.serve.address import Address
+from defserve.serve.http.app import HttpApp
+from defserve.serve.network import make_listener
+from defserve.serve.sockets import bound
+from defserve.serve.web_sessions import WebSessions
+from defserve.server import web
 from tests.raw import until
 
 UPGRADE = (

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve import Server
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.waiting import until as until
 
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")

@@ -13,7 +13,7 @@ from typing import Any, Final, get_overloads
 
 from defserve.cli import COMMANDS
 from defserve.cli.parser import DESCRIBE, ParserDescription
-from defserve.runner.command_line import add_serving
+from defserve.server.command_line import add_serving
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
 WIDE: Final = 100
@@ -58,7 +58,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "defserve.auth": ("Who may call.", {"": "*"}),
     "defserve.live": ("All that the authors of feature sets and channels write with.", {"": "*"}),
     "defserve.testing": ("Tests of a server. The fixtures are in [testing](testing.md).", {"": "*"}),
-    "defserve.host": ("The other side: a client that speaks to any server.", {"": "*"}),
+    "defserve.client": ("The other side: a client that speaks to any server.", {"": "*"}),
     "defserve.sandbox": ("Runs the code of strangers in a process apart.", {"": "*"}),
     "defserve.extending": ("What the author of an extension writes with.", {"": "*"}),
     "defserve.kernel": ("Many servers run and served as one.", {"": "*"}),
@@ -68,9 +68,9 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 # What the verbs above give back, which nobody makes by name: where it is, and what gives it.
 GIVEN: Final = {
     "FeatureSet": ("defserve.protocols.mcpl.feature_sets", "Server.feature_set(…)"),
-    "ChannelType": ("defserve.protocols.mcpl.channels.type", "Server.channels(…)"),
+    "ChannelType": ("defserve.protocols.mcpl.channels.directory", "Server.channels(…)"),
     "Log": ("defserve.context", "Context.log"),
-    "GuardedClient": ("defserve.net.client", "Context.http"),
+    "GuardedClient": ("defserve.guard.http_client", "Context.http"),
 }
 
 # What cannot have a docstring.
@@ -89,11 +89,11 @@ SAID: Final = {
 # Where `**options: Unpack[…]` are spelled out.
 FIELDS: Final = (
     "defserve.server.options",
-    "defserve.openapi.options",
-    "defserve.serving.options",
+    "defserve.openapi.api",
+    "defserve.server.decorators",
     "defserve.protocols.mcpl.feature_sets",
-    "defserve.net.client",
-    "defserve.host.mgp.access",
+    "defserve.guard.http_client",
+    "defserve.client.server_requests",
 )
 
 
@@ -274,7 +274,8 @@ def default(value: Any) -> str:
 def command_line() -> Iterator[str]:
     yield "## The command\n"
     for name, (home, about) in COMMANDS.items():
-        main: Callable[[list[str]], int] = import_module(home).main
+        module, _, function = home.rpartition(".")
+        main: Callable[[list[str]], int] = getattr(import_module(module), function)
         parser = parser_of(main)
         yield "\n".join(command(f"defserve {name}", about, parser))
         for action in actions(parser):

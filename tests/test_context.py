@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Image, Limits, Server, Text, ToolError
-from defserve.host import Answers
+from defserve.client import Answers
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, Json, raw, text_of, turns, until
 from tests.rows import for_each_row
 

@@ -16,15 +16,15 @@ import pytest
 from defserve import Extension, Limits, Server
 from defserve.auth import api_keys
 from defserve.cli import main
-from defserve.host.clients.table import CLIENTS, Launch
-from defserve.observing.metrics import Metrics
+from defserve.client.known_clients import CLIENTS, Launch
 from defserve.protocols.mcp.asking import server_secret
-from defserve.runner.command_line import add_serving, add_workers
+from defserve.server.command_line import add_serving, add_workers
+from defserve.server.decorators import WebFields
+from defserve.server.metrics import Metrics
 from defserve.server.options import ServerFields
-from defserve.serving.options import WebFields
-from defserve.serving.workers.gathering import RESTARTS, UP
+from defserve.server.workers.supervisor import RESTARTS, UP
 from defserve.stores import identity
-from defserve.stores.audit import key
+from defserve.stores.audit import log_file
 from tests.rows import for_each_row
 
 ROOT = Path(__file__).parents[1]
@@ -178,7 +178,7 @@ def test_every_setting_of_the_deployment_page_exists():
 
 def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
     page = text_of(DEPLOYMENT)
-    variables = {api_keys.VARIABLE, key.VARIABLE, server_secret.VARIABLE, identity.VARIABLE}
+    variables = {api_keys.VARIABLE, log_file.VARIABLE, server_secret.VARIABLE, identity.VARIABLE}
     assert set(re.findall(r"DEFSERVE_\w+", page)) == variables
     shown = Metrics().text(Server("shelf").composition)
     for name in re.findall(r"defserve_[a-z_]+", page):

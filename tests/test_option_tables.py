@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, is_typeddict
 
 from defserve import Argument, Command, Context, Search, Server, Shell, Transform
-from defserve.code_mode.options import CodeMode
-from defserve.host import Answers, Client, Mgp
-from defserve.openapi.options import ImportFields
-from defserve.protocols.mcp.resources.resources import ResourceOptions
-from defserve.protocols.mcp.tools.tools import ToolOptions
+from defserve.client import Answers, Client, Mgp
+from defserve.code_mode.run import CodeMode
+from defserve.openapi.api import ImportFields
+from defserve.protocols.mcp.resources import ResourceOptions
+from defserve.protocols.mcp.tools import ToolOptions
 from defserve.protocols.mcpl.feature_sets import EventOptions, FeatureSet, InferenceOptions
-from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
+from defserve.protocols.mgp.vocabulary import PERMISSIONS
 from defserve.server.options import AppFields, FeatureSetFields, MountFields
 from tests.rows import for_each_row
 

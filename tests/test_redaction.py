@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
-from defserve.redaction import DEPTH, ITEMS, MASK, TEXT, is_secret_name, printable, redact, redact_text
+from defserve.base.redaction import DEPTH, ITEMS, MASK, TEXT, is_secret_name, printable, redact, redact_text
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -208,12 +208,12 @@ def test_a_secret_under_its_name_is_gone_whatever_stands_around_it(before: str, 
 def test_importing_it_imports_nothing_of_ours_but_the_table_of_hidden_characters():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import defserve; before = set(sys.modules);"
-        "import defserve.redaction;"
+        "import defserve.base.redaction;"
         "print(sorted(n for n in set(sys.modules) - before if n.startswith(('defserve', 'pydantic'))))"
     )
     path = Path(__file__).parents[1] / "framework"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(path)], capture_output=True, text=True, check=True
     )
-    allowed = {"defserve.base", "defserve.base.hidden_characters", "defserve.redaction"}
+    allowed = {"defserve.base", "defserve.base.hidden_characters", "defserve.base.redaction"}
     assert set(literal_eval(done.stdout)) <= allowed

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator
 
 from defserve import Extension, Limits, Server, State
-from defserve.core.stages import Stages
+from defserve.core.extension import Stages
 from tests.raw import ERAS, Json, raw, text_of, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("GGEN-TMO-1")]

@@ -29,10 +29,11 @@ from defserve import (
 )
 from defserve.auth import StaticTokens
 from defserve.cli import main
+from defserve.client.targets import load_server
 from defserve.errors import DefserveError
-from defserve.host.targets import load_server
 from defserve.sandbox import Layers
 from defserve.testing import SyncClient, Unanswered, Unused
+from defserve.tooling.packaging import package
 from tests.raw import PREFIX, raw
 from tests.tooling.packaging.conftest import write_project
 
@@ -263,7 +264,7 @@ def while_shutting_down(_: Desk) -> str:
 
 
 def without_containment(desk: Desk) -> str:
-    desk.patch.setattr("defserve.sandbox.layers.probe", Layers)
+    desk.patch.setattr("defserve.sandbox.confinement.probe", Layers)
     return raised(Refused, lambda: sandbox.run("1", level="standard"))
 
 
@@ -313,7 +314,7 @@ def a_question_without_an_answer(_: Desk) -> str:
 
 
 def without_pytest(desk: Desk) -> str:
-    desk.patch.setattr("defserve.cli.commands.author.test.find_spec", nothing)
+    desk.patch.setattr("defserve.cli.commands.package.find_spec", nothing)
     return desk.types("test")
 
 
@@ -323,7 +324,8 @@ def nothing(*_: object) -> None:
 
 def published_without_an_uploader(desk: Desk) -> str:
     desk.patch.setenv("PATH", "")
-    desk.patch.setattr("defserve.tooling.packaging.uploading.find_spec", nothing)
+    find = package.find_spec
+    desk.patch.setattr(package, "find_spec", lambda name: None if name == "twine" else find(name))
     return desk.types("publish", str(write_project(desk.folder / "weather-mcp")), "--yes")
 
 

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from defserve import Server
-from defserve.runner.connection import Connection
-from defserve.runner.lifespans import entered_lifespans
-from defserve.transports.stdio import StdioTransport
+from defserve.serve.connection import Connection
+from defserve.serve.lifespans import entered_lifespans
+from defserve.serve.stdio import StdioTransport
 from tests.imports import PACKAGE
 from tests.listening import listening, request
 from tests.raw import PREFIX, STATELESS

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve import Context, Server, ToolError
-from defserve.host import Client, connect_url
+from defserve.client import Client, connect_url
 
 
 @asynccontextmanager

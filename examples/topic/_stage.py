@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from defserve.host import TopicClient, join_topic
+from defserve.client import TopicClient, join_topic
 
 HERE = Path(__file__).parent
 WORKER = HERE.parent / "hello.py"

@@ -8,7 +8,7 @@ import asyncio
 from _stage import Stage, play, present
 
 from defserve import NotCapable
-from defserve.host import TopicClient
+from defserve.client import TopicClient
 
 SUM = {"name": "add", "arguments": {"a": 2, "b": 3}}
 

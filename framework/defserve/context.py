@@ -14,22 +14,22 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from defserve.binding.packers import EmittedPart
+from defserve.binding.results import EmittedPart
 from defserve.core.call import Call
 from defserve.errors import UsageError
 from defserve.protocols.mcp import asking, reporting
-from defserve.protocols.mcp.asking.pending_question import gives_question
+from defserve.protocols.mcp.asking import gives_question
+from defserve.protocols.mcp.errors import trace_id
 from defserve.protocols.mcp.function import Emitted
-from defserve.protocols.mcp.trace import trace_id
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
-    from defserve.net.client import GuardedClient
+    from defserve.guard.http_client import GuardedClient
+    from defserve.protocols.mcp.asking.client_features import Message, Sample, SampleOptions
     from defserve.protocols.mcp.asking.client_requests import Root
-    from defserve.protocols.mcp.asking.sampling import Message, Sample, SampleOptions
-    from defserve.protocols.mcp.tasks.current import RunningTask
-    from defserve.protocols.mcpl.scopes.values import Scope
-    from defserve.protocols.mcpl.turns import ModelInfo
+    from defserve.protocols.mcp.tasks.run import RunningTask
+    from defserve.protocols.mcpl.content import ModelInfo
+    from defserve.protocols.mcpl.scopes import Scope
     from defserve.protocols.mgp.extension import MGP
 
 T = TypeVar("T")
@@ -95,14 +95,14 @@ class Log:
 
         def __getattr__(self, name):
             from defserve.errors import no_attribute
-            from defserve.protocols.mcp.asking.elsewhere import LOG
+            from defserve.protocols.mcp.asking.client_requests import LOG_HINTS
 
-            raise no_attribute("ctx.log", name, LOG, dir(type(self)))
+            raise no_attribute("ctx.log", name, LOG_HINTS, dir(type(self)))
 
         def __call__(self, *_, **__):
-            from defserve.protocols.mcp.asking.elsewhere import LOG
+            from defserve.protocols.mcp.asking.client_requests import LOG_HINTS
 
-            raise UsageError("ctx.log is not called itself: it has a method for each level", fix=LOG["log"])
+            raise UsageError("ctx.log is not called itself: it has a method for each level", fix=LOG_HINTS["log"])
 
 
 class Context:
@@ -220,7 +220,7 @@ class Context:
         key: str | None = None,
     ) -> Sample:
         """Let the client's model write; `SampleOptions` holds every other setting."""
-        from defserve.protocols.mcp.asking.sampling import read_options
+        from defserve.protocols.mcp.asking.client_features import read_options
 
         return await asking.sample(self.call, read_options(messages, max_tokens, system, temperature), key=key)
 
@@ -245,7 +245,7 @@ class Context:
 
         Raises NoBackChannel if the host cannot be asked, and PeerTimeout if it does not answer.
         """
-        from defserve.protocols.mcpl.inference.section import model_info
+        from defserve.protocols.mcpl.inference import model_info
 
         return await model_info(self.call, timeout)
 
@@ -288,9 +288,9 @@ class Context:
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
             from defserve.errors import no_attribute
-            from defserve.protocols.mcp.asking.elsewhere import CONTEXT
+            from defserve.protocols.mcp.asking.client_requests import CONTEXT_HINTS
 
-            raise no_attribute("Context", name, CONTEXT, dir(type(self)))
+            raise no_attribute("Context", name, CONTEXT_HINTS, dir(type(self)))
 
     def can(self, feature: str) -> bool:
         """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots.
@@ -345,7 +345,7 @@ class Context:
     @property
     def scope(self) -> Scope | None:
         """The scope this call was granted; None for a tool without scopes (MCPL)."""
-        from defserve.protocols.mcpl.scopes.values import GrantedScope
+        from defserve.protocols.mcpl.scopes import GrantedScope
 
         granted = self.call.peek(GrantedScope)
         return granted.scope if granted is not None else None
@@ -353,7 +353,7 @@ class Context:
     @property
     def task(self) -> RunningTask | None:
         """The task that this call runs as; None in a plain call, also of a tool that may run as one."""
-        from defserve.protocols.mcp.tasks.current import current_task
+        from defserve.protocols.mcp.tasks.run import current_task
 
         return current_task(self.call)
 

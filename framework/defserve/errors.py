@@ -33,8 +33,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from defserve.base.echoes import MAX_PEER_TEXT, MAX_VIOLATION, MAX_VIOLATIONS, cut_data, cut_text
 from defserve.base.frozen import Frozen
+from defserve.base.peer_bounds import MAX_PEER_TEXT, MAX_VIOLATION, MAX_VIOLATIONS, cut_data, cut_text
 
 
 class DefserveError(Exception):

@@ -1,10 +1,9 @@
 """Everything that authors of extensions and stores import. `Extension` says what an extension may contribute."""
 
 from defserve.core.call import Call
-from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Provider, Wrapper
-from defserve.core.profile import Profile
+from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Provider, Stages, Wrapper
+from defserve.core.peer import Profile
 from defserve.core.session import Session
-from defserve.core.stages import Stages
 from defserve.stores.store import (
     Store,
     StoreBusy,

@@ -1,8 +1,22 @@
 """Everything that authors of live servers (MCPL) import. `Message` here is a message of a channel, not of sampling."""
 
-from defserve.protocols.mcpl.channels.values import Author, Channel, ChannelHistory, Message, MessageReceipt
-from defserve.protocols.mcpl.content import Content
-from defserve.protocols.mcpl.errors import (
+from defserve.protocols.mcpl.channels.messages import Author, Channel, ChannelHistory, Message, MessageReceipt
+from defserve.protocols.mcpl.content import (
+    Content,
+    Event,
+    FinishedTurn,
+    InferenceEnd,
+    Injection,
+    ModelInfo,
+    Receipt,
+    Rewrite,
+    Turn,
+    Usage,
+)
+from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.peers import To, everyone
+from defserve.protocols.mcpl.scopes import Scope
+from defserve.protocols.mcpl.vocabulary import (
     AmbiguousPeer,
     CapabilityDenied,
     ChannelNotPermitted,
@@ -10,11 +24,6 @@ from defserve.protocols.mcpl.errors import (
     FeatureDisabled,
     UnknownChannel,
 )
-from defserve.protocols.mcpl.inference.values import Inference
-from defserve.protocols.mcpl.peers import To, everyone
-from defserve.protocols.mcpl.push.event import Event, Receipt
-from defserve.protocols.mcpl.scopes.values import Scope
-from defserve.protocols.mcpl.turns import FinishedTurn, InferenceEnd, Injection, ModelInfo, Rewrite, Turn, Usage
 
 __all__ = [
     "AmbiguousPeer",

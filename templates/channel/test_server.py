@@ -1,5 +1,5 @@
 import pytest
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.testing import SyncClient
 
 SERVER = "{{ cookiecutter.package_name }}.server:server"

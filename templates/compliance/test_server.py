@@ -1,5 +1,5 @@
 import pytest
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.live import Turn
 from defserve.testing import SyncClient
 

@@ -1,7 +1,7 @@
 import time
 
 import pytest
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.live import Turn
 from defserve.testing import SyncClient
 

@@ -1,6 +1,6 @@
 import pytest
 from defserve import ToolError
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.testing import SyncClient
 
 pytestmark = pytest.mark.serves("{{ cookiecutter.package_name }}.server:server", mcpl=Mcpl())

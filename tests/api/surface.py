@@ -29,7 +29,7 @@ MODULES: Final = (
     "defserve.guard.network",
     "defserve.guard.paths",
     "defserve.guard.shell",
-    "defserve.host",
+    "defserve.client",
     "defserve.live",
     "defserve.sandbox",
     "defserve.testing",

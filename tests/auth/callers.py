@@ -10,7 +10,7 @@ from typing import Any
 
 from defserve import Context, Server
 from defserve.auth.api_keys import ApiKeys
-from defserve.stores.memory import MemoryStore
+from defserve.stores.store import MemoryStore
 from tests.listening import Listening, listening, request
 from tests.raw import HANDSHAKE, STATELESS
 

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from hashlib import sha256
 from typing import Any
 
-from defserve.auth.dpop.proofs import thumbprint_of
+from defserve.auth.dpop import thumbprint_of
 from tests.auth.issuer import claims, jwk, private_key, raw, signed
 
 KEY = private_key("ES256", "dpop")

@@ -11,8 +11,8 @@ import httpx2
 
 from defserve import Context, Server
 from defserve.auth import OAuthProxy
-from defserve.runner.address import Address
-from defserve.serving.web import app
+from defserve.serve.address import Address
+from defserve.server.web import app
 from tests.auth.browsing import Visit
 from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET, FakeVendor
 from tests.auth.web import stateless

@@ -11,8 +11,8 @@ import uvicorn
 
 from defserve import Context, Server
 from defserve.auth import Auth
-from defserve.runner.address import Address
-from defserve.serving.web import app
+from defserve.serve.address import Address
+from defserve.server.web import app
 from tests.waiting import wait_until
 
 

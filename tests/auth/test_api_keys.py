@@ -16,15 +16,12 @@ from typing import Any
 import pytest
 
 from defserve import Auth, Context, Server, UsageError
-from defserve.auth import IssuerUnavailable, options
-from defserve.auth.api_key_file import KeyFile
-from defserve.auth.api_keys import TOUCH, ApiKeys
-from defserve.auth.permissions import KeyHolder, scope_of
-from defserve.auth.verifiers import TokenVerifier
-from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
-from defserve.stores.memory import MemoryStore
-from defserve.stores.spaces import Space
-from defserve.stores.store import StoreBusy, StoreChange, StoreUnavailable
+from defserve.auth import IssuerUnavailable, auth_options
+from defserve.auth.api_keys import TOUCH, ApiKeys, KeyFile
+from defserve.auth.bearer_tokens import TokenVerifier
+from defserve.auth.principals import KeyHolder, scope_of
+from defserve.protocols.mcp.numbered_errors import NumberedErrors
+from defserve.stores.store import MemoryStore, Space, StoreBusy, StoreChange, StoreUnavailable
 from tests.auth.web import client, post
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
 from tests.rows import for_each_row
@@ -275,7 +272,7 @@ class FailingStore(MemoryStore):
 async def test_while_keys_cannot_be_checked_clients_are_told_to_try_again_and_keep_their_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(options, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(auth_options, "LOOK_SECONDS", 0.0)
     store = FailingStore()
     keys = ApiKeys(store, pepper=PEPPER)
     token, _ = await keys.create("alice", permissions=["ToolsListAll"])
@@ -318,10 +315,10 @@ async def test_many_may_write_at_once_and_nothing_is_lost(tmp_path: Path) -> Non
 
 
 async def test_a_file_that_is_never_let_go_of_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from defserve.auth import api_key_file
+    from defserve.auth import api_keys
 
-    monkeypatch.setattr(api_key_file, "LOCK_SECONDS", 0.0)
-    file = api_key_file.open_locked(tmp_path / "keys.json.lock", "lock")
+    monkeypatch.setattr(api_keys, "LOCK_SECONDS", 0.0)
+    file = api_keys.open_locked(tmp_path / "keys.json.lock", "lock")
     try:
         with pytest.raises(StoreBusy):
             await ApiKeys(tmp_path / "keys.json", pepper=PEPPER).create("alice")
@@ -472,9 +469,9 @@ async def test_a_key_is_held_to_its_minute_and_its_hour(memory: ApiKeys, option:
 
 
 async def test_what_the_hour_refuses_does_not_use_up_the_minute() -> None:
-    from defserve.auth.buckets import Rate
+    from defserve.auth.rates import Rate
     from defserve.errors import LimitExceeded
-    from defserve.protocols.mcp.authorization.authorization import Authorization
+    from defserve.protocols.mcp.authorization import Authorization
 
     authorization = Authorization(Rate())
     rates = KeyHolder("alice", key="k", per_minute=100, per_hour=1).rates

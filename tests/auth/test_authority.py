@@ -83,26 +83,25 @@ def test_any_text_is_an_ip_address_or_nothing(text: str):
 # The files that tell callers apart or find an address, but give nobody a right.
 MAY_ASK: dict[str, set[str]] = {
     "is_shared_identity": {
-        "core/session.py", "core/service/sessions.py", "runner/connection.py",  # limits of sessions
+        "core/session.py", "core/service.py", "serve/connection.py",  # limits of sessions
         "protocols/mcp/tasks/run.py",  # hands the fact on
-        "transports/http/shared/sessions.py",  # limits of sessions
+        "serve/http/shared/sessions.py",  # limits of sessions
     },
     "is_loopback": {
-        "guard/network/addresses.py",  # judges addresses that tools connect to
-        "host/links/http_client/proxied.py", "transports/websocket/client.py",  # clients: proxies
-        "serving/topics.py",  # a client: encryption
-        "cli/target/connection.py", "cli/target/refusals.py", "cli/commands/use/login.py",  # what to suggest
-        "cli/commands/serve/dev.py",  # whether a key is published
-        "host/signin/authorizer.py", "host/signin/clients.py",  # a client: which addresses it follows
-        "host/signin/fetching.py", "host/signin/reach.py",
-        "inspector/apps/reach.py",  # which addresses a view may reach
+        "guard/network.py",  # judges addresses that tools connect to
+        "client/links/http_client.py", "serve/outbound.py",  # clients: proxies
+        "server/topics.py",  # a client: encryption
+        "cli/target_connection.py", "cli/commands/login.py",  # what to suggest
+        "cli/commands/run.py",  # whether a key is published
+        "client/signin/authorizer.py", "client/signin/issuer.py",  # a client: which addresses it follows
+        "client/signin/fetching.py", "inspector/app_views.py",  # which addresses a view may reach
     },
     "kind": {
-        "runner/connection.py", "runner/web_sessions.py",  # hands the fact on; counts sessions by address
-        "protocols/mcp/authorization/message_tokens.py",  # a conversation that has an owner takes no other
-        "protocols/mgp/audit/trail.py",  # names the key of a token
-        "transports/http/shared/sessions.py",  # counts sessions by address
-        "openapi/requests/auth.py",  # a stranger has no account elsewhere
+        "serve/connection.py", "serve/web_sessions.py",  # hands the fact on; counts sessions by address
+        "protocols/mcp/authorization.py",  # a conversation that has an owner takes no other
+        "protocols/mgp/audit.py",  # names the key of a token
+        "serve/http/shared/sessions.py",  # counts sessions by address
+        "openapi/credentials.py",  # a stranger has no account elsewhere
     },
 }  # fmt: skip
 

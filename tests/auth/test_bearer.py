@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.bearer import LONGEST_TOKEN, MALFORMED, MalformedToken, bearer
-from defserve.auth.challenges import STATUS, challenge, quoted
+from defserve.auth.bearer_tokens import LONGEST_TOKEN, MALFORMED, MalformedToken, bearer
+from defserve.auth.oauth import STATUS, challenge, quoted
 from tests.rows import for_each_row
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.buckets import Buckets, Rate
+from defserve.auth.rates import Buckets, Rate
 from defserve.errors import UsageError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.auth.failures import FailedTokens
+from defserve.auth.rates import FailedTokens
 from tests.rows import for_each_row
 
 

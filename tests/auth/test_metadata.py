@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.metadata import ProtectedResource
-from defserve.auth.oauth.well_known import resource_paths
+from defserve.auth.auth_options import ProtectedResource
+from defserve.auth.oauth import resource_paths
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.challenges import Denied
-from defserve.auth.jwt.verifier import JWT
-from defserve.auth.options import Auth, as_auth
+from defserve.auth.auth_options import Auth, as_auth
+from defserve.auth.bearer_tokens import StaticTokens
+from defserve.auth.oauth import Denied
 from defserve.auth.principals import Principal
-from defserve.auth.verifiers import StaticTokens
+from defserve.auth.signed_tokens import JWT
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, pem, private_key, signed
 from tests.rows import for_each_row

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.permissions import KeyHolder, scopes_of
-from defserve.auth.principals import LOCAL, Principal, anonymous, checked_scopes
+from defserve.auth.principals import LOCAL, KeyHolder, Principal, anonymous, checked_scopes, scopes_of
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.challenges import NO_CHALLENGE, challenge, oauth_challenge, parse_challenges
+from defserve.auth.oauth import NO_CHALLENGE, challenge, oauth_challenge, parse_challenges
 from tests.rows import for_each_row
 
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30)

@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from defserve.protocols.mcp.resources.subscribers import SubscribedUris
+from defserve.protocols.mcp.subscriptions import SubscribedUris
 from tests.auth.callers import BATCHES, Answer, Caller, Json, Office, asked, called, office
 from tests.raw import HANDSHAKE
 

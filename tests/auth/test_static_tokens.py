@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from defserve.auth.bearer_tokens import StaticTokens, TokenVerifier
 from defserve.auth.principals import LOCAL, Principal
-from defserve.auth.verifiers import StaticTokens, TokenVerifier
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
+from defserve.auth.issuers import HttpAnswer, HttpRequest
 from tests.auth.issuer import jwk, key_set, private_key, signed
 
 KEY = private_key("ES256", "vendor")

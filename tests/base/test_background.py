@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from defserve.base.background import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks
 from tests.raw import turns
 
 pytestmark = pytest.mark.anyio

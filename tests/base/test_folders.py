@@ -7,8 +7,8 @@ from threading import Thread
 
 import pytest
 
-from defserve.base import folders
-from defserve.base.folders import only_change
+from defserve.base import concurrency
+from defserve.base.concurrency import only_change
 
 
 def test_who_comes_second_waits(tmp_path: Path):
@@ -28,6 +28,6 @@ def test_who_comes_second_waits(tmp_path: Path):
 
 
 def test_a_folder_that_somebody_locks_for_ever_is_changed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(folders, "PATIENCE", 0.05)
+    monkeypatch.setattr(concurrency, "PATIENCE", 0.05)
     with only_change(tmp_path), only_change(tmp_path):
         assert tmp_path.exists()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from defserve import Server
-from defserve.host import Client
+from defserve.client import Client
 
 from .measure import Run
 from .targets import SUBJECT

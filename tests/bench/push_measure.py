@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from defserve import Server
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.testing.transports import connect_over
 
 from .measure import Run

@@ -22,12 +22,20 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from defserve.stores.checkpoints.contents import CheckpointContent, draft
-from defserve.stores.checkpoints.ids import RANDOM, make_id
-from defserve.stores.checkpoints.patches import MAX_DEPTH
-from defserve.stores.checkpoints.store import TREE, CheckpointStore
-from defserve.stores.checkpoints.tree import Checkpoint, CheckpointRecord, CheckpointTree, TreeKey, next_record
-from defserve.stores.sqlite.store import SqliteStore
+from defserve.stores.checkpoints.checkpoint_store import TREE, CheckpointStore
+from defserve.stores.checkpoints.checkpoint_tree import (
+    RANDOM,
+    Checkpoint,
+    CheckpointContent,
+    CheckpointRecord,
+    CheckpointTree,
+    TreeKey,
+    draft,
+    make_id,
+    next_record,
+)
+from defserve.stores.checkpoints.json_patches import MAX_DEPTH
+from defserve.stores.sqlite import SqliteStore
 from defserve.stores.store import StoreChange
 
 from .measure import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.binding.docs import Docs
+from defserve.binding.signature import Docs
 
 GOOGLE = """Find notes.
 

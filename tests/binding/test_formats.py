@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 from pydantic import AnyUrl, AwareDatetime, Base64Bytes, BaseModel, NaiveDatetime
 
 from defserve import Server
-from defserve.binding.arguments.schema import fragment
+from defserve.binding.arguments import fragment
 from tests.effort import examples
 from tests.rows import for_each_row
 

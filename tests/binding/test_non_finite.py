@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from defserve.binding.packers import ResultMismatch
-from defserve.binding.results import Returns
+from defserve.binding.results import ResultMismatch, Returns
 from defserve.binding.signature import read
 from tests.rows import for_each_row
 

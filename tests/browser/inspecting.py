@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.errors import DefserveError
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.running import inspecting
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.inspector.page_server import inspecting
+from defserve.serve.lifespans import serving
 
 from .accessibility import serious
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from defserve import Server
-from defserve.inspector.apps.views import View
+from defserve.inspector.app_views import View
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.effort import thinned
 
 from .inspecting import InspectorBeside, inspector_of

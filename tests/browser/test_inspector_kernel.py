@@ -17,12 +17,12 @@ import pytest
 
 from defserve import Server
 from defserve.errors import DefserveError
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.kernels.control import KernelControl
-from defserve.inspector.target import Target
+from defserve.inspector.kernels import KernelControl
 from defserve.kernel.config.loading import load
 from defserve.kernel.kernel import Kernel
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.kernel.governance.governing import entry as governed_entry
 from tests.kernel.governance.governing import tool
 from tests.kernel.running import entry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from defserve import Server
-from defserve.host.client import Client
+from defserve.client.client import Client
 from tests.effort import slow
 from tests.inspector.manuals import manuals
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from defserve import Server
-from defserve.host.mcpl.state import StateChange
+from defserve.client.mcpl.state import StateChange
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.states.stored import stored_by
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.inspector.state_trees import stored_by
+from defserve.serve.lifespans import serving
 from tests.at_address import fresh
 from tests.inspector.beds import BEDS, greenhouse
 

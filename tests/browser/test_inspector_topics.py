@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from defserve import Server
-from defserve.host import join_topic
+from defserve.client import join_topic
 from tests.gateway.topics import gateway
 
 from .inspecting import LOOKS, SECONDS, Look, inspector_in, target_of

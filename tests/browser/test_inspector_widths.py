@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from defserve import Server, dangerous
-from defserve.inspector.states.stored import stored_by
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.inspector.era_connection import Target
+from defserve.inspector.state_trees import stored_by
+from defserve.serve.lifespans import serving
 from tests.effort import thinned
 from tests.inspector.beds import greenhouse
 from tests.inspector.lively import lively

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from defserve.client import HttpLink
 from defserve.errors import DefserveError
-from defserve.host import HttpLink
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.target import Target
 
 from .inspecting import InspectorBeside, inspector_in, inspector_process, looks
 

@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from defserve.host.signin.keeping.files import FileStore
+from defserve.client.signin.credential_files import FileStore
+from tests.client.signin.company import Company, company
 from tests.conformance.suite_install import node
-from tests.host.signin.company import Company, company
 from tests.waiting import wait_until
 
 from .accessibility import serious

@@ -12,9 +12,9 @@ from itertools import count
 from random import Random
 from typing import Any, TypeAlias
 
+from defserve.client import Client, ProcessLink
+from defserve.client.targets import connect_url
 from defserve.errors import DefserveError
-from defserve.host import Client, ProcessLink
-from defserve.host.addresses import connect_url
 from tests.attack.trial import Trial
 from tests.chaos.carrying.mangling import Harm
 from tests.raw import ERAS

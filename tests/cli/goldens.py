@@ -19,17 +19,16 @@ from typing import Final
 from unittest.mock import patch
 
 from defserve.cli import main
-from defserve.cli.commands.operate.audit import page as audit_page
-from defserve.cli.commands.operate.doctor import DoctorFinding
-from defserve.cli.commands.operate.doctor import page as doctor_page
-from defserve.cli.kernel.lines import ps_lines, search_lines
-from defserve.cli.screen.screen import show, show_each
-from defserve.cli.state.opened import short_ids
-from defserve.cli.state.pages import drawing, operations
-from defserve.cli.top.page import page as top_page
-from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
+from defserve.cli.commands.audit import page as audit_page
+from defserve.cli.commands.doctor import DoctorFinding
+from defserve.cli.commands.doctor import page as doctor_page
+from defserve.cli.commands.state import drawing, operations, short_ids
+from defserve.cli.commands.top import page as top_page
+from defserve.cli.kernel_actions import ps_lines, search_lines
+from defserve.cli.screen import show, show_each
+from defserve.cli.top_sources import ToolFigures, TopSnapshot
 from defserve.stores.audit.chain import AuditReport
-from defserve.stores.checkpoints.tree import Checkpoint
+from defserve.stores.checkpoints.checkpoint_tree import Checkpoint
 
 FOLDER: Final = Path(__file__).parent / "golden"
 DOCS: Final = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -146,7 +145,7 @@ def drawn(name: str, width: int, *, colour: bool) -> str:
         TemporaryDirectory() as folder,
         patch.dict(os.environ, kept | env, clear=True),
         # A busy machine must not draw a spinner into the file.
-        patch("defserve.cli.screen.progress.PATIENCE_SECONDS", 1e6),
+        patch("defserve.cli.progress.PATIENCE_SECONDS", 1e6),
         patch.object(sys, "path", list(sys.path)),
         redirect_stdout(screen),
         redirect_stderr(screen),

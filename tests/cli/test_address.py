@@ -10,12 +10,12 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from websockets.asyncio.server import ServerConnection, serve
 
-from defserve.cli.target.refusals import explained
+from defserve.cli.target_connection import explained
 from defserve.errors import PeerGone
-from defserve.transports.client_errors import Unreachable
+from defserve.serve.address import Unreachable
 from tests.cli.running import Run
-from tests.host.pretend import STATELESS
-from tests.host.web import Exchange, Web, web
+from tests.client.pretend import STATELESS
+from tests.client.web import Exchange, Web, web
 
 RESULTS = {
     "server/discover": STATELESS["server/discover"],

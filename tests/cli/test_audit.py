@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.stores.audit.key import VARIABLE
-from defserve.stores.audit.log import AuditLog
+from defserve.stores.audit.log_file import VARIABLE, AuditLog
 from tests.cli.running import Run
 
 KEY = "0123456789abcdef0123456789abcdef"

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from defserve import Server, UsageError
-from defserve.cli.answers.prepared import PreparedAnswers
-from defserve.cli.answers.terminal import terminal_answers
-from defserve.cli.commands.use.call import fit, misnamed, unknown_tool
-from defserve.cli.tracebacks import MORE, brief
-from defserve.host.answers import settled
-from defserve.tooling.frames import OURS, PYTHONS
+from defserve.cli.commands.call import fit, misnamed, unknown_tool
+from defserve.cli.target_connection import MORE, brief
+from defserve.cli.terminal_answers import PreparedAnswers, terminal_answers
+from defserve.client.answers import settled
+from defserve.tooling.loading import OURS, PYTHONS
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -183,7 +182,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr("sys.stderr.isatty", lambda: True)
         monkeypatch.setenv("TERM", "dumb")  # what is drawn at other terminals is tested with the screen
         answers = terminal_answers(lambda: next(left, ""))
-        monkeypatch.setattr("defserve.cli.answers.prepared.terminal_answers", lambda: answers)
+        monkeypatch.setattr("defserve.cli.terminal_answers.terminal_answers", lambda: answers)
 
     return types
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from defserve.cli import COMMANDS
-from defserve.cli.completion.tree import commands
-from defserve.host.clients.table import CLIENTS
+from defserve.cli.commands.completion import commands
+from defserve.client.known_clients import CLIENTS
 from tests.cli.running import Run
 from tests.cli.shells import WAYS
 

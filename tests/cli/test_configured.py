@@ -12,8 +12,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from tests.cli.running import Run
-from tests.host.pretend import STATELESS
-from tests.host.web import Exchange, Web, web
+from tests.client.pretend import STATELESS
+from tests.client.web import Exchange, Web, web
 
 SERVER = """
 import os, sys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import defserve as defserve_package
-from defserve.cli.commands.operate import doctor
+from defserve.cli.commands import doctor
 from defserve.version import VERSION
 from tests.cli.running import Run
 from tests.rows import for_each_row

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from defserve.cli.commands.serve.gateway import _serve, _tls
+from defserve.cli.commands.gateway import _serve, _tls
 from defserve.gateway.config import load
-from defserve.runner.address import Address
-from defserve.runner.sockets import bound
+from defserve.serve.address import Address
+from defserve.serve.sockets import bound
 from tests.certificate import self_signed
 from tests.cli.running import Run
 from tests.waiting import until

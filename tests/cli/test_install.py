@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.host.clients.table import CLIENTS
+from defserve.client.known_clients import CLIENTS
 from tests.cli.running import Run
 
 HEADERS = {"A": "b", "Authorization": "Bearer t0ken"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from defserve.auth.api_keys import VARIABLE, ApiKeys
-from defserve.auth.permissions import KeyHolder
+from defserve.auth.principals import KeyHolder
 from tests.cli.running import Run
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.commands.use.list import page
-from defserve.cli.signatures import object_example, signature, type_name
+from defserve.cli.commands.inspect import inventory_page
+from defserve.cli.content import object_example, signature, type_name
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -64,7 +64,7 @@ def test_only_tools_that_may_do_harm_have_a_mark():
         tool("reads", annotations={"readOnlyHint": True}),
     ]
     found = {"server": {}, "version": "v", "tools": tools, "resources": [], "templates": [], "prompts": []}
-    assert [line.strip() for line in page(found)][3:] == [
+    assert [line.strip() for line in inventory_page(found)][3:] == [
         "wipe()  [dangerous, shell.execute, confirmed]",
         "look()",
         "plain()",
@@ -75,13 +75,13 @@ def test_only_tools_that_may_do_harm_have_a_mark():
 
 def test_a_server_with_nothing_says_so():
     nothing = {"server": {}, "version": "v", "tools": [], "resources": [], "templates": [], "prompts": []}
-    assert list(page(nothing)) == ["unnamed server (protocol v)", "It has no tools, resources or prompts."]
+    assert list(inventory_page(nothing)) == ["unnamed server (protocol v)", "It has no tools, resources or prompts."]
 
 
 def test_what_a_server_wrote_cannot_move_the_cursor():
     tool = {"name": "a\x1b[2J", "inputSchema": {}, "description": "b\x1b[2J"}
     found = {"server": {"name": "c\x1b[2J"}, "version": "v", "tools": [tool], "resources": []}
-    assert not any("\x1b" in line for line in page({**found, "templates": [], "prompts": []}))
+    assert not any("\x1b" in line for line in inventory_page({**found, "templates": [], "prompts": []}))
 
 
 @for_each_row(
@@ -130,7 +130,7 @@ def test_an_object_is_shown_as_it_is_typed_unless_a_shell_would_read_it_otherwis
 
 def test_mounted_servers_that_are_not_connected_are_named_below_the_lists():
     found = {"server": {}, "version": "v", "tools": [], "resources": [], "templates": [], "prompts": []}
-    told = [*page({**found, "notConnected": {"wiki": "it is being started"}})]
+    told = [*inventory_page({**found, "notConnected": {"wiki": "it is being started"}})]
     assert [str(line) for line in told[1:]] == ["", "Not connected", "  wiki  it is being started"]
 
 

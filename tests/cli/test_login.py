@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from defserve.cli.signing import asking
-from defserve.host.signin.keeping.keyring import Keyring
+from defserve.cli.commands import login
+from defserve.client.signin.credential_files import Keyring
 from tests.cli.running import Run
-from tests.host.signin.company import Company, company
+from tests.client.signin.company import Company, company
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Company]:
             Thread(target=lambda: urllib.request.urlopen(location, timeout=30).read()).start()
             return True
 
-        monkeypatch.setattr(asking, "open_browser", browser)
+        monkeypatch.setattr(login, "open_browser", browser)
         yield made
 
 
@@ -96,13 +96,13 @@ def test_a_client_of_ones_own_and_its_secret(defserve: Run, there: Company, fold
 
 def test_without_a_browser_the_address_is_typed(defserve: Run, there: Company, monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    shown = asking._show  # pyright: ignore[reportPrivateUsage]
+    shown = login._show  # pyright: ignore[reportPrivateUsage]
 
     def typed_by_hand(url: str, *, is_opened: bool) -> None:
         shown(url, is_opened=is_opened)
         os.write(write, (there.say_yes(url) + "\n").encode())
 
-    monkeypatch.setattr(asking, "_show", typed_by_hand)
+    monkeypatch.setattr(login, "_show", typed_by_hand)
     with os.fdopen(read) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         code, out, err = defserve("login", there.url, "--no-browser")

@@ -204,8 +204,8 @@ def test_running_a_server_imports_no_client(folder: Path):
     )
     argv = [sys.executable, "-m", "defserve", "run", "calc.py"]
     loaded = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    assert "defserve.cli.commands.serve.run" in loaded
-    assert not {"asyncio", "anyio", "defserve.host.client", "defserve.cli.commands.use.list"} & set(loaded)
+    assert "defserve.cli.commands.run" in loaded
+    assert not {"asyncio", "anyio", "defserve.client.client", "defserve.cli.commands.inspect"} & set(loaded)
 
 
 def unreadable(*_: object) -> int:
@@ -213,15 +213,15 @@ def unreadable(*_: object) -> int:
 
 
 def test_a_file_that_no_command_thought_of_is_told_without_a_traceback(defserve: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.cli.commands.version.main", lambda _: os.listdir("/nowhere"))
-    monkeypatch.setattr("defserve.tooling.frames.author_line", lambda _: "")
+    monkeypatch.setattr("defserve.cli.commands.completion.run_version", lambda _: os.listdir("/nowhere"))
+    monkeypatch.setattr("defserve.tooling.loading.author_line", lambda _: "")
     code, out, err = defserve("version")
     assert (code, out) == (1, "")
     assert err.startswith("error: cannot use /nowhere: No such file or directory\n  fix: ")
 
 
 def test_an_author_whose_code_cannot_open_a_file_sees_the_traceback(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.cli.commands.version.main", unreadable)
+    monkeypatch.setattr("defserve.cli.commands.completion.run_version", unreadable)
     with pytest.raises(PermissionError):
         main(["version"])
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.commands.author.new import ask
+from defserve.cli.commands.project import ask
 from defserve.errors import UsageError
-from defserve.tooling.scaffold.creating import questions
+from defserve.tooling.project_template import questions
 from tests.cli.running import Run
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.packaging import building, uploading
-from defserve.tooling.scaffold.creating import questions
-from defserve.tooling.scaffold.placeholders import placeholders
+from defserve.tooling.packaging import package
+from defserve.tooling.project_template import placeholders, questions
 from tests.cli.running import Run
 from tests.tooling.packaging.projects import change, write, write_project
 
@@ -31,8 +30,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def without_build(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are built with hatchling alone: one process instead of three."""
-    built_by = building._has
-    monkeypatch.setattr(building, "_has", lambda module: module != "build" and built_by(module))
+    built_by = package._has
+    monkeypatch.setattr(package, "_has", lambda module: module != "build" and built_by(module))
 
 
 @pytest.mark.slow
@@ -124,8 +123,9 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def there(monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
-    monkeypatch.setattr(uploading.shutil, "which", lambda name: f"/bin/{name}" if name in commands else None)
-    monkeypatch.setattr(uploading, "find_spec", lambda name: None)
+    monkeypatch.setattr(package.shutil, "which", lambda name: f"/bin/{name}" if name in commands else None)
+    find = package.find_spec
+    monkeypatch.setattr(package, "find_spec", lambda name: None if name == "twine" else find(name))
 
 
 @pytest.mark.slow

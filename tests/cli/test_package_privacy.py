@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.packaging import building
+from defserve.tooling.packaging import package
 from tests.cli.running import Run
 from tests.tooling.packaging.projects import write, write_project
 
@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def hatchling_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """One process builds instead of three."""
-    monkeypatch.setattr(building, "_has", lambda module: module == "hatchling")
+    monkeypatch.setattr(package, "_has", lambda module: module == "hatchling")
 
 
 @pytest.mark.slow

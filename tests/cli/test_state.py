@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.state.pages import drawing
+from defserve.cli.commands.state import drawing
 from defserve.protocols.mcp.asking.server_secret import VARIABLE
-from defserve.stores.checkpoints.secret import checkpoint_secret
-from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
-from defserve.stores.checkpoints.tree import Checkpoint, TreeKey
+from defserve.stores.checkpoints.checkpoint_store import OPAQUE, CheckpointStore, checkpoint_secret
+from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, TreeKey
 from defserve.stores.identity import ServerIdentity, server_store
 from tests.cli.running import Outcome, Run
 
@@ -245,13 +244,13 @@ def test_a_checkpoint_is_named_by_its_begin(defserve: Run, kept: Kept):
 
 
 def test_several_that_begin_alike_are_named(defserve: Run, kept: Kept, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.cli.state.opened.SHORTEST", 0)
+    monkeypatch.setattr("defserve.cli.commands.state.SHORTEST", 0)
     code, _, err = defserve("state", "show", kept.address, "chk_")
     assert code == 1 and "6 checkpoints begin with 'chk_'" in err and kept.ids["a"][:12] in err
 
 
 def test_ids_are_as_short_as_they_can_be():
-    from defserve.cli.state.opened import short_ids
+    from defserve.cli.commands.state import short_ids
 
     ids = ["chk_12345678aaaa", "chk_12345678aabb", "chk_99999999aaaa"]
     assert short_ids(ids) == {ids[0]: "chk_12345678aaaa", ids[1]: "chk_12345678aabb", ids[2]: "chk_99999999aaaa"}
@@ -262,7 +261,7 @@ def test_ids_are_as_short_as_they_can_be():
 def test_a_terminal_shows_short_ids_unless_all_of_them_are_wanted(
     defserve: Run, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("defserve.cli.state.actions.is_drawn", lambda stream: True)  # type: ignore[misc]
+    monkeypatch.setattr("defserve.cli.commands.state.is_drawn", lambda stream: True)  # type: ignore[misc]
     out = defserve("state", "show", kept.address).out
     assert kept.ids["a"][:12] in out and kept.ids["a"] not in out
     assert kept.ids["a"] in defserve("state", "show", kept.address, "--long").out

@@ -15,9 +15,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from defserve.cli.commands.use.topic import _follow
+from defserve.cli.commands.topic import _follow
+from defserve.client.topic_client import TopicClient, join_topic
 from defserve.errors import PeerError
-from defserve.host.mcpx.participant import TopicClient, join_topic
 from tests.at_address import fresh
 from tests.cli.running import Run
 from tests.gateway.topics import PATIENCE, PEOPLE, Running, gateway

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.target.target import ServerTarget, resolve
-from defserve.cli.web import opening
-from defserve.inspector.running import WebOptions
-from defserve.inspector.target import Target
+from defserve.cli import inspector_launch
+from defserve.cli.target import ServerTarget, resolve
+from defserve.inspector.era_connection import Target
+from defserve.inspector.page_server import WebOptions
 from defserve.kernel.kernel import Kernel
 from tests.cli.running import Run
 from tests.kernel.running import entry
@@ -54,7 +54,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Target, WebOptions, Any]
             found.append((target, options, [tool["name"] for tool in await client.tools()]))
         return 0
 
-    monkeypatch.setattr(opening, "run", run)
+    monkeypatch.setattr(inspector_launch, "run", run)
     return found
 
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens, ToolError, UsageError
 from defserve.auth.principals import Principal
-from defserve.code_mode.signatures import is_callable_by_name, signature
-from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
+from defserve.code_mode.extension import is_callable_by_name, signature
+from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from tests.code_mode.peers import run, value
 from tests.protocols.mgp.callers import ALICE, speaking

@@ -16,8 +16,8 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from defserve.auth.challenges import NO_CHALLENGE
-from defserve.host import (
+from defserve.auth.oauth import NO_CHALLENGE
+from defserve.client import (
     Accept,
     Answers,
     Client,
@@ -28,11 +28,10 @@ from defserve.host import (
     UnverifiedSkill,
     WorkloadIdentity,
 )
-from defserve.host.link import ClientAuth
-from defserve.host.signin.discovery import discover
-from defserve.host.signin.fetching import Fetcher
-from defserve.host.signin.keeping.memory import MemoryCredentialStore
-from defserve.host.signin.reach import Reach
+from defserve.client.link import ClientAuth
+from defserve.client.signin.credentials import MemoryCredentialStore
+from defserve.client.signin.fetching import Fetcher, Reach
+from defserve.client.signin.issuer import discover
 
 Json = dict[str, Any]
 Play = Callable[[Client, Json], Awaitable[None]]

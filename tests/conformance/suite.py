@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from defserve.cli.screen.progress import Working
+from defserve.cli.progress import Working
 from tests.conformance import authorization, suite_install
 from tests.conformance.suite_install import FOLDER, ROOT
 from tests.conformance.suite_results import (

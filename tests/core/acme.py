@@ -13,10 +13,9 @@ from typing import Any
 from defserve import Extension, Refused, ToolError
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import CarriedMessage, Carrier, Handler, Listener, Next, Offer, Provider, Wrapper
-from defserve.core.service.phases import Phase
+from defserve.core.extension import CarriedMessage, Carrier, Handler, Listener, Next, Offer, Provider, Stages, Wrapper
+from defserve.core.service import Phase
 from defserve.core.session import Session
-from defserve.core.stages import Stages
 
 EXTENSION = "dev.acme/acme"
 

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from defserve import Extension, Limits, Server, UsageError
-from defserve.runner.connection import Connection
-from defserve.runner.lifespans import entered_lifespans
-from defserve.runner.memory import serving
-from defserve.transports.memory import MemoryTransport
+from defserve.serve.connection import Connection
+from defserve.serve.lifespans import MemoryTransport, entered_lifespans, serving
 from tests.core.acme import EXTENSION, Acme, Badge, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
 from tests.rows import for_each_row

@@ -9,7 +9,7 @@ import pytest
 from defserve import Context, Server
 from defserve.auth.principals import Principal
 from defserve.core.extension import OutgoingMessage
-from defserve.wire.messages import Malformed, Notification, Reply, Request
+from defserve.core.messages import Malformed, Notification, Reply, Request
 from tests.core.stepping import Gate, Talk
 
 

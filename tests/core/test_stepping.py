@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from defserve.core.stepping import rest
+from defserve.core.engine import rest
 
 
 def test_what_is_thrown_in_does_not_become_the_context_of_what_was_raised_before() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from defserve.tooling.scaffold.creating import create
+from defserve.tooling.project_template import create
 from tests.tooling.scaffold.dockerfiles import instructions, the
 from tests.tooling.scaffold.packages import Environment, run
 

@@ -14,8 +14,8 @@ from zlib import crc32
 
 import pytest
 
-from defserve.host import Client, Link, connect_url
-from defserve.runner.memory import serving
+from defserve.client import Client, Link, connect_url
+from defserve.serve.lifespans import serving
 from tests.at_address import at_address, fresh
 from tests.forking.spawning import spawn
 from tests.protocols.mgp.callers import offer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from defserve.client import Client
 from defserve.errors import PeerError
-from defserve.host import Client
 
 Json = dict[str, Any]
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Accept, Answers, Decline
 from defserve.errors import ToolError
-from defserve.host import Accept, Answers, Decline
 
 if TYPE_CHECKING:
     from .conftest import ConnectTo

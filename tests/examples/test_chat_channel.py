@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Client
 from defserve.errors import PeerError
-from defserve.host import Client
 
 from .live import Answering, Json, body
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from defserve.host import Client, connect_url
+from defserve.client import Client, connect_url
 from tests.examples.nginx import needs_nginx, nginx
 from tests.stores.redis_server import RedisServer
 from tests.waiting import until

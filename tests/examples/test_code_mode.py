@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Answers, Decline
 from defserve.errors import ToolError
-from defserve.host import Answers, Decline
 from defserve.sandbox import monty
 
 if TYPE_CHECKING:

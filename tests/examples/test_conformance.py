@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Answers
 from defserve.errors import PeerError, ToolError
-from defserve.host import Answers
 from examples.conformance import ADDRESS_BOOK, DOT, ENUMS
 
 if TYPE_CHECKING:

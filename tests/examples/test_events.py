@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Client, Event, EventStream, Mgp
 from defserve.errors import PeerError, ToolError
-from defserve.host import Client, Event, EventStream, Mgp
 
 if TYPE_CHECKING:
     from .conftest import ConnectTo

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from defserve import ToolError
-from defserve.host import Client
+from defserve.client import Client
 from defserve.kernel import Kernel
 from defserve.kernel.config.loading import load
 from tests.at_address import at_address

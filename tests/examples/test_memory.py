@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Answers, Client
 from defserve.errors import PeerError, ToolError
-from defserve.host import Answers, Client
 from defserve.protocols.mcpl.policies import POLICY_KEY
 
 from .live import HOST, Answering, body

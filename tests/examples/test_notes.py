@@ -6,8 +6,8 @@ import anyio
 import jsonpatch
 import pytest
 
+from defserve.client import Answers, Client
 from defserve.errors import PeerError, ToolError
-from defserve.host import Answers, Client
 
 if TYPE_CHECKING:
     from .conftest import ConnectTo

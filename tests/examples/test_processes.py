@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.host import Remote
+from defserve.client import Remote
 
 pytestmark = pytest.mark.anyio
 

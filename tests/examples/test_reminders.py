@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from defserve.host import Client, Mcpl, PushedEvent
+from defserve.client import Client, Mcpl, PushedEvent
 from tests.raw import until
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
+from defserve.auth.issuers import HttpAnswer, HttpRequest
 from examples import signing_in
 from tests.auth.browsing import Visit
 from tests.auth.web import stateless

@@ -8,7 +8,7 @@ import pytest
 from tests.protocols.mgp.callers import offer
 
 if TYPE_CHECKING:
-    from defserve.host import Client
+    from defserve.client import Client
 
     from .conftest import ConnectTo
 

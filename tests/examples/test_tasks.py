@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Answers
 from defserve.errors import PeerError, ToolError
-from defserve.host import Answers
 
 if TYPE_CHECKING:
     from .conftest import ConnectTo

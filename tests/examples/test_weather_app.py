@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from defserve.client.replies import Json
 from defserve.errors import UsageError
-from defserve.host.fields import Json
 
 if TYPE_CHECKING:
     from .conftest import ConnectTo

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.client import Client, Link, connect_url
 from defserve.errors import ToolError
-from defserve.host import Client, Link, connect_url
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.at_address import at_address
 from tests.examples import local_web_fetch
 from tests.forking.spawning import spawn

@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from defserve import Server
-from defserve.tooling.export.catalogue import catalogue, schemas
+from defserve.tooling.export import catalogue, schemas
 from defserve.tooling.listing import server_listing
 from tests.export import shop
 

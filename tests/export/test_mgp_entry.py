@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from defserve.tooling.export.mgp_entry import mgp_entry
+from defserve.tooling.export import mgp_entry
 from defserve.tooling.listing import MGP_OFFER, server_listing
 from tests.export import shop
 from tests.raw import raw

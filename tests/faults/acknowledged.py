@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 import jsonpatch
 
-from defserve.stores.checkpoints.secret import stored_checkpoint_secret
-from defserve.stores.checkpoints.store import CheckpointStore
-from defserve.stores.identity import ServerStore, choose_server
-from defserve.stores.open import open_store
+from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, stored_checkpoint_secret
+from defserve.stores.identity import ServerStore, choose_server, open_store
 from tests.faults.notebook import Notebook
 from tests.faults.process import Broken, Json, complaint
 

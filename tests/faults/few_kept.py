@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from defserve.stores.checkpoints.tree import Retention
+from defserve.stores.checkpoints.checkpoint_tree import Retention
 from examples.notes import notebooks, server
 
 KEEP = 30

@@ -17,10 +17,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from defserve.client import Client
+from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerGone
-from defserve.host import Client
-from defserve.host.addresses import connect_url
-from defserve.kernel.control.asking import ask
+from defserve.kernel.control import ask
 from tests.faults.killing import Tally
 from tests.faults.process import PATIENCE, ROOT, Broken
 from tests.waiting import until, wait_until

@@ -21,8 +21,8 @@ IMPORTED = (
     "pydantic",
     "jsonschema",
     "uvicorn",
-    "defserve.runner.stdio",
-    "defserve.runner.network",
+    "defserve.serve.stdio",
+    "defserve.serve.network",
     "examples.everything",
     "examples.notes",
 )

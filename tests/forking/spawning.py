@@ -1,7 +1,7 @@
 """Servers as processes of their own that start at once: forked from one that has imported the framework already.
 
 What `ProcessLink` starts is a real process with real pipes; it is `launcher.py`, which hands its pipes to `forker.py`,
-whose child runs the script. That an interpreter can be started for a script is for `tests/runner` to prove.
+whose child runs the script. That an interpreter can be started for a script is for `tests/serve` to prove.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from defserve.host import ProcessLink
+from defserve.client import ProcessLink
 
 HERE = Path(__file__).parent
 

@@ -12,13 +12,12 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from defserve.host import Client
-from defserve.host.addresses import Remote
-from defserve.host.targets import load_server
+from defserve.client import Client
+from defserve.client.targets import Remote, load_server
 from defserve.kernel.config.loading import load
 from defserve.kernel.kernel import Kernel
-from defserve.runner.address import Address
-from defserve.runner.network import NetworkOptions, make_listener
+from defserve.serve.address import Address
+from defserve.serve.network import NetworkOptions, make_listener
 from defserve.testing.transports import connect_over
 from tests.at_address import at_address
 from tests.attack.speaking.sockets import Place

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from defserve.client import Client
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError
-from defserve.host import Client
-from defserve.wire.jsonvalue import is_array, is_object
 from tests.fuzz.compared_server import CALLS
 from tests.fuzz.roads import LONG_ROADS, ROADS, Connect, connected
 from tests.fuzz.targets.sessions import ODD

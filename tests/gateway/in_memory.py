@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from defserve.gateway.gateway import Gateway
-from defserve.gateway.limits import GatewayLimits
-from defserve.gateway.policy import Admission
-from defserve.gateway.topic import TopicMember
+from defserve.gateway.gateway import Gateway, TopicMember
+from defserve.gateway.policy import Admission, GatewayLimits
 
 CAPABILITIES = {"full": ("mcp/*", "chat"), "agent": ("mcp/proposal:*", "chat"), "mute": ()}
 LIMITS = GatewayLimits(rate=1e9, burst=1_000_000, malformed_in_a_row=1_000_000)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.gateway import api, issued
+from defserve.gateway import api
+from defserve.gateway import policy as issued
 from defserve.gateway.config import read
-from defserve.gateway.issued import GuestRules, IssuedTokens
-from defserve.gateway.policy import FirstMatchPolicy, ParticipantEntry, StaticPolicy
-from defserve.gateway.topic import HISTORY_BYTES, GatewayTopic, TopicMember
+from defserve.gateway.gateway import HISTORY_BYTES, GatewayTopic, TopicMember
+from defserve.gateway.policy import FirstMatchPolicy, GuestRules, IssuedTokens, ParticipantEntry, StaticPolicy
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
 from tests.rows import for_each_row
 

@@ -116,10 +116,10 @@ PARTICIPANT = {
         "protocols/mcpx/test_proposals.py::test_who_may_not_ask_proposes_and_both_learn_the_outcome",
     ],
     "Process `system/welcome` to learn own ID and capabilities": [
-        "host/mcpx/test_participant.py::test_a_host_learns_who_it_is_who_is_there_and_what_it_may_do",
+        "client/mcpx/test_participant.py::test_a_host_learns_who_it_is_who_is_there_and_what_it_may_do",
     ],
     "Handle `system/presence` to track other participants": [
-        "host/mcpx/test_participant.py::test_one_who_leaves_answers_no_more_and_others_go_on",
+        "client/mcpx/test_participant.py::test_one_who_leaves_answers_no_more_and_others_go_on",
     ],
     "Respect capability restrictions from welcome message": [
         "protocols/mcpx/test_participant.py::test_what_the_welcome_does_not_allow_is_not_sent",

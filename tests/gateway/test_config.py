@@ -7,8 +7,7 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.gateway.config import load, read
-from defserve.gateway.limits import GatewayLimits
-from defserve.gateway.policy import Admission, is_participant, is_topic
+from defserve.gateway.policy import Admission, GatewayLimits, is_participant, is_topic
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio

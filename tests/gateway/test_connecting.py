@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from defserve.transports.websocket.fragments import FRAGMENTS
+from defserve.serve.sockets import FRAGMENTS
 from tests.gateway.topics import PEOPLE, envelope, eventually, gateway
 from tests.rows import for_each_row
 

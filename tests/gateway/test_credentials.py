@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.asyncio.client import connect
 
-from defserve.auth import IssuerUnavailable
-from defserve.auth.live import credentials
+from defserve.auth import IssuerUnavailable, live_credentials
 from defserve.gateway.policy import Admission
 from tests.gateway.topics import Peer, Running, gateway
 
@@ -28,7 +27,7 @@ class Changing:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials.LiveCredentials.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(live_credentials.LiveCredentials.__init__, "__defaults__", (0.02,))
 
 
 @pytest.mark.parametrize("change", ["revoked", "somebody else's", "good for less"])
@@ -44,7 +43,7 @@ async def test_a_connection_ends_with_its_token(change: str):
                     policy.admissions["t-a"] = Admission("c", ("chat", "mcp/*"))
                 case _:
                     policy.admissions["t-a"] = Admission("a", ("chat",))
-            assert await one.closed() == (1008, credentials.ENDED)
+            assert await one.closed() == (1008, live_credentials.ENDED)
             await other.is_well()
 
 

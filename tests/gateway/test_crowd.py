@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.host.mcpx.participant import TopicClient, join_topic
-from defserve.protocols.mcpx.errors import NotCapable
+from defserve.client.topic_client import TopicClient, join_topic
+from defserve.protocols.mcpx.participant import NotCapable
 from defserve.protocols.mcpx.proposals import Proposal
 from tests.at_address import fresh
 from tests.gateway.topics import Running, envelope, gateway, tool_call

@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from defserve.gateway.config import read
 from defserve.gateway.listener import GatewayEndpoint, listening
 from defserve.protocols.mcpx.envelope import PROTOCOL, new_id, now
-from defserve.runner.address import Address
-from defserve.runner.sockets import bound
+from defserve.serve.address import Address
+from defserve.serve.sockets import bound
 
 Json = dict[str, Any]
 PATIENCE = 25.0

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve.inspector.inspection import Inspection
+from defserve.inspector.page_socket import VERBS
 from defserve.inspector.protocol import Request
-from defserve.inspector.verbs import VERBS
 
 
 async def do(inspection: Inspection, verb: str, /, **arguments: Any) -> Any:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.host.link import Link
+from defserve.client.link import Link
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
+from defserve.inspector.page_server import RunningInspector, inspecting
+from defserve.inspector.page_socket import VERBS
 from defserve.inspector.protocol import Request
-from defserve.inspector.running import RunningInspector, inspecting
-from defserve.inspector.target import Target
-from defserve.inspector.verbs import VERBS
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.inspector.greenhouse import server as greenhouse
 
 Json = dict[str, Any]

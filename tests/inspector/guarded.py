@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from defserve import AccessPolicy, PublicUrl, Server, dangerous, moderate, safe
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
-from defserve.stores.audit.log import AuditLog
+from defserve.inspector.era_connection import Target
+from defserve.serve.lifespans import serving
+from defserve.stores.audit.log_file import AuditLog
 
 KEY = b"a key that only the tests have"
 

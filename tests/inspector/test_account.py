@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.target.target import ServerTarget
-from defserve.cli.web.opening import inspected
+from defserve.cli.inspector_launch import inspected
+from defserve.cli.target import ServerTarget
+from defserve.client.signin.credential_files import Keyring
 from defserve.errors import PeerError
-from defserve.host.signin.keeping.keyring import Keyring
-from defserve.inspector import account
+from defserve.inspector import era_connection
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import BadMessage, error_of
-from tests.host.signin.company import Company, company
+from tests.client.signin.company import Company, company
 from tests.inspector.asking import do
 from tests.rows import for_each_row
 from tests.waiting import until
@@ -154,7 +154,7 @@ async def test_a_refusal_of_the_issuer_a_time_out_and_a_cancel_are_told_and_leav
             await _visited(location)
         assert (await do(it.inspection, "account.cancel"))["state"] == "cancelled"
 
-        monkeypatch.setattr(account, "SECONDS", 0.06)
+        monkeypatch.setattr(era_connection, "SECONDS", 0.06)
         await do(it.inspection, "account.sign_in")
         await until(lambda: it.account["state"] == "failed")
         assert "nobody signed in within" in it.account["message"] and it.account["fix"] == "sign in again"

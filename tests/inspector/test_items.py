@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve.inspector.items import contents_of, named
+from defserve.inspector.panels.resources import contents_of, named
 from tests.rows import for_each_row
 
 NOTHING = {"audience": [], "priority": None, "lastModified": None}

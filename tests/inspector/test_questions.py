@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from defserve.client.answers import Accept, Cancel, Decline
+from defserve.client.mgp.peer import respond_to_callback
 from defserve.errors import UsageError
-from defserve.host.answers import Accept, Cancel, Decline
-from defserve.host.mgp.callbacks import respond
 from defserve.inspector import questions as room
 from defserve.inspector.questions import Questions
 from tests.waiting import until
@@ -89,7 +89,7 @@ async def test_a_question_says_until_when_the_server_waits():
         questions.answer(question["id"], {"action": "accept", "content": {"value": True}})
 
     asked = {"callback_id": "c1", "type": "confirmation", "message": "Sure?", "timeout_ms": 30_000}
-    await asyncio.gather(respond(asked, questions.answers(lambda: "handshake"), send), person())
+    await asyncio.gather(respond_to_callback(asked, questions.answers(lambda: "handshake"), send), person())
     assert sent == [{"callback_id": "c1", "response": "confirm"}]
     waiting = asyncio.create_task(questions.ask("form", "handshake"))
     await until(lambda: bool(questions.open))

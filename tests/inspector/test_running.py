@@ -7,12 +7,12 @@ import webbrowser
 
 import pytest
 
+from defserve.client.links.endpoint import Endpoint
 from defserve.errors import UsageError
-from defserve.host.links.endpoint import Endpoint
-from defserve.inspector import running as room
-from defserve.inspector.apps import views as kept_views
-from defserve.inspector.apps.views import MOST_VIEWS, View, Views
-from defserve.inspector.running import RunningInspector, WebOptions, run
+from defserve.inspector import app_views as kept_views
+from defserve.inspector import page_server as room
+from defserve.inspector.app_views import MOST_VIEWS, View, Views
+from defserve.inspector.page_server import RunningInspector, WebOptions, run
 from tests.inspector.conftest import target_of
 from tests.inspector.greenhouse import server
 from tests.waiting import until

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from defserve.host import Client
+from defserve.client import Client
 from defserve.kernel.config.loading import load
 from defserve.kernel.kernel import Kernel
 from tests.waiting import until

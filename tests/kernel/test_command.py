@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from defserve.cli import main
-from defserve.cli.commands.serve.kernel import ACTIONS
+from defserve.cli.commands.kernel import ACTIONS
 from defserve.errors import PeerGone
-from defserve.kernel.control.asking import ask
+from defserve.kernel.control import ask
 from tests.kernel.running import entry
 from tests.waiting import is_running, wait_until
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import DefserveError
-from defserve.kernel.figures import STEP_SECONDS, STEPS, figures, history
-from defserve.proxying.slots import TIMES_KEPT, CallSlots
+from defserve.kernel.members import STEP_SECONDS, STEPS, figures, history
+from defserve.proxying.calls import TIMES_KEPT, CallSlots
 from tests.kernel.running import entry, running
 
 pytestmark = pytest.mark.anyio

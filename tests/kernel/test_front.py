@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from defserve.auth.api_keys import ApiKeys
+from defserve.client import Client
+from defserve.client.targets import connect_url
 from defserve.errors import DefserveError
-from defserve.host import Client
-from defserve.host.addresses import connect_url
 from defserve.kernel.config.loading import load
 from defserve.kernel.kernel import Kernel
 from tests.at_address import at_address

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import DefserveError, ToolError, UsageError
-from defserve.proxying.restarts import Exit
+from defserve.proxying.mounted import Exit
 from defserve.sandbox import monty
 from tests.kernel.running import BACKEND, Running, entry, running
 from tests.waiting import until

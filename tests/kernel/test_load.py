@@ -15,7 +15,7 @@ import pytest
 
 from defserve import Server
 from defserve.errors import DefserveError, PeerGone
-from defserve.kernel.control.asking import ask
+from defserve.kernel.control import ask
 from tests.at_address import at_address
 from tests.kernel.running import running, url_entry
 

@@ -14,13 +14,19 @@ from hypothesis import strategies as st
 
 from defserve.errors import UsageError
 from defserve.kernel import supervision
-from defserve.kernel.config.changes import ConfigChanges, changes
-from defserve.kernel.config.entries import KernelConfig, ServerEntry, ServerLaunch, ToolFilter
+from defserve.kernel.config.entries import (
+    ConfigChanges,
+    KernelConfig,
+    ServerEntry,
+    ServerLaunch,
+    ToolFilter,
+    find_changes,
+)
 from defserve.kernel.kernel import Kernel
 from defserve.kernel.members import Creator
-from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
-from defserve.proxying.restarts import RestartPolicy
+from defserve.protocols.mgp import vocabulary
+from defserve.protocols.mgp.access import AccessPolicy, Entry
+from defserve.proxying.mounted import RestartPolicy
 from tests.kernel.running import entry, running
 from tests.raw import turns
 from tests.waiting import until
@@ -190,7 +196,7 @@ async def test_another_default_policy_acts_at_once_and_takes_no_entry(tmp_path: 
                 f"{id} {agent}"
                 for id in ("a", "r")
                 for agent in ("eve", "bob")
-                if policy_of(here.kernel, id).decide(agent, None, instants.now()).permission == "allow"
+                if policy_of(here.kernel, id).decide(agent, None, vocabulary.utc_now()).permission == "allow"
             ]
 
         lists = here.kernel.server.mcp.tools.registry
@@ -287,11 +293,11 @@ SERVERS = st.lists(ENTRIES, max_size=3).map(lambda entries: {entry.id: entry for
 def test_every_server_gets_exactly_what_its_change_needs(
     old: dict[str, ServerEntry], new: dict[str, ServerEntry]
 ) -> None:
-    found = changes(old, new)
+    found = find_changes(old, new)
     lists = [found.added, found.removed, found.replaced, found.relaunched, found.adjusted, found.unchanged]
     assert sorted(id for ids in lists for id in ids) == sorted(old.keys() | new.keys())
     assert set(found.unchanged) == {id for id in old.keys() & new.keys() if old[id] == new[id]}
     for id in found.adjusted:
         assert old[id].launch == new[id].launch
         assert old[id].prefix == new[id].prefix
-    assert changes(new, new) == ConfigChanges(unchanged=list(new))
+    assert find_changes(new, new) == ConfigChanges(unchanged=list(new))

@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema
 
 from defserve import Server
-from defserve.binding.arguments.compact import walk
-from defserve.guard.text import hidden
-from defserve.openapi.naming.words import unrepeated
-from defserve.protocols.mcp.tools.tools import Tool
+from defserve.base.hidden_characters import describe_hidden
+from defserve.binding.json_schemas import walk
+from defserve.openapi.names import unrepeated
+from defserve.protocols.mcp.tools import Tool
 
 NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -45,7 +45,7 @@ def of_tool(tool: Tool) -> Iterator[str]:
     words = tool.name.split("_")
     if unrepeated(words) != words and not words[-1].isdigit():
         yield "the name repeats itself"
-    if not 0 < len(tool.description) <= 640 or [*hidden(tool.description)]:
+    if not 0 < len(tool.description) <= 640 or [*describe_hidden(tool.description)]:
         yield f"the description is empty, too long or not printable: {tool.description[:80]!r}"
     yield from of_schema(tool.function.arguments.schema, "input")
     for name in tool.function.arguments.schema.get("properties", {}):

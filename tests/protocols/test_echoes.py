@@ -12,7 +12,7 @@ import pytest
 
 import defserve
 from defserve import PublicUrl, Server, ShellCommand
-from defserve.base.echoes import MAX_ECHO, cut_data, cut_text
+from defserve.base.peer_bounds import MAX_ECHO, cut_data, cut_text
 from defserve.errors import InvalidParams, PeerError, Refused, Rejected
 from defserve.guard.argument_types import Code, Within
 from tests.asgi import BOTH, Web, living

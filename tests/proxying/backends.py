@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from defserve import Command
-from defserve.host import Client
+from defserve.client import Client
 from tests.effort import slow
 from tests.waiting import DEADLINE
 

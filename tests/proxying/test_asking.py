@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.host import Accept, Answers, Client
-from defserve.protocols.mcp.failures import SERVER_KEY
-from defserve.proxying import failures
-from defserve.proxying.conversations.channel import QUESTIONS
-from defserve.proxying.descriptions import with_asker
+from defserve.client import Accept, Answers, Client
+from defserve.protocols.mcp.errors import SERVER_KEY
+from defserve.proxying import boundary
+from defserve.proxying.boundary import with_asker
+from defserve.proxying.channel import QUESTIONS
 from defserve.proxying.targets import Secrets
 from tests.proxying.backends import ERA_PAIRS, child
 from tests.rows import for_each_row
@@ -79,5 +79,5 @@ def test_whatever_may_be_asked_names_its_server(method: str) -> None:
 
 def test_pages_that_an_error_sends_a_person_to_name_their_server() -> None:
     pages = [{"mode": "url", "message": "Sign in again.", "url": "https://example.org/", "elicitationId": "1"}]
-    told = failures.relayed("mail", {"code": -32042, "message": "no", "data": {"elicitations": pages}}, Secrets())
+    told = boundary.relayed("mail", {"code": -32042, "message": "no", "data": {"elicitations": pages}}, Secrets())
     assert told.data["elicitations"][0]["message"] == "Server 'mail' asks: Sign in again."

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client import Client, Mgp
 from defserve.errors import PeerError
-from defserve.host import Client, Mgp
-from defserve.protocols.mcp import failures
+from defserve.protocols.mcp import errors
 from defserve.protocols.mgp.errors import CODES, KINDS
 from defserve.proxying.boundary import PASSED, clean_error, clean_result
 from tests.proxying.backends import ERAS
@@ -41,8 +41,8 @@ LIMITED, DOWN = CODES["rate_limited"], CODES["upstream_unavailable"]
 REPLIES: dict[str, dict[str, Any]] = {
     "result": failed(_mgp=block(LIMITED)),
     "result, down": failed(_mgp=block(DOWN)),
-    "meta": failed(_meta={failures.ERROR_KEY: {"_mgp": block(LIMITED)}}),
-    "meta, down": failed(_meta={failures.ERROR_KEY: {"_mgp": block(DOWN)}}),
+    "meta": failed(_meta={errors.ERROR_KEY: {"_mgp": block(LIMITED)}}),
+    "meta, down": failed(_meta={errors.ERROR_KEY: {"_mgp": block(DOWN)}}),
     "error": refused(LIMITED, {"_mgp": block(LIMITED)}),
     "error, down": refused(DOWN, {"_mgp": block(DOWN)}),
     "flat error": refused(-32000, ELSEWHERE),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.base.hidden_characters import has_hidden
-from defserve.proxying.catalogue.names import tool_name_problem
-from defserve.proxying.descriptions import find_hidden_name, readable
+from defserve.proxying.boundary import find_hidden_name, readable
+from defserve.proxying.mounted import tool_name_problem
 from tests.rows import for_each_row
 
 ODD = ["\u202e", "\u3164", "\ufe0f", "\U000e0100", "\U000e0041", "\u200b", "\u2066", "\x1b"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from defserve import Remote, Server, ToolError
+from defserve.client import Answers, Client
 from defserve.errors import PeerError
-from defserve.host import Answers, Client
 from tests.at_address import at_address
 from tests.effort import slow
 from tests.proxying.backends import ERAS, child, until_fact, until_listed

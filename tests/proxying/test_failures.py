@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from defserve import Command, Remote, Server, ToolError, UsageError
+from defserve.client import Answers
 from defserve.errors import PeerError
-from defserve.host import Answers
 from defserve.proxying import mounts
 from defserve.proxying.backend import Backend
-from defserve.proxying.restarts import RestartPolicy
-from defserve.proxying.states import TOLD, Transition
+from defserve.proxying.mounted import TOLD, RestartPolicy, Transition
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child, hearing, until_fact
 from tests.waiting import until

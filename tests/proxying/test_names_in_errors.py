@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from defserve import Command, Limits, Remote, Server
+from defserve.client import Client
+from defserve.client.links import child_process
 from defserve.errors import PeerError
-from defserve.host import Client
-from defserve.host.links import child
-from defserve.proxying.restarts import RestartPolicy
+from defserve.proxying.mounted import RestartPolicy
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +130,7 @@ def doing(does: str) -> Json:
 
 
 async def test_every_failure_of_a_tool_names_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "LONGEST_MESSAGE", 100_000)
+    monkeypatch.setattr(child_process, "LONGEST_MESSAGE", 100_000)
     async with office(timeout=0.2) as (_, client):
         found = {"nothing": await told(client, "tools/call", doing("nothing"))}
     async with office() as (_, client):

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Command, Server, State
-from defserve.host import Mcpl, Mgp
-from defserve.observing.watcher import UNNAMED, _returned  # pyright: ignore[reportPrivateUsage]
+from defserve.client import Mcpl, Mgp
 from defserve.proxying.boundary import OWN_MEMBERS, clean_result
+from defserve.server.metrics import UNNAMED, _returned  # pyright: ignore[reportPrivateUsage]
 from tests.proxying.backends import until_listed
 from tests.rows import for_each_row
 

@@ -6,12 +6,12 @@ import pytest
 
 from defserve import Remote, Server
 from defserve.errors import PeerError
-from defserve.protocols.mcp.prefixes import Prefix
-from defserve.proxying.catalogue.catalogue import MountedPrefixes
+from defserve.protocols.mcp.transforms import Prefix
+from defserve.proxying.catalogue import MountedPrefixes
 from defserve.proxying.mounted import BackendOptions
 from defserve.proxying.targets import Target
 from tests.at_address import at_address
-from tests.host.apps.test_rendering import TOOLS, VIEW, pretend, rendered
+from tests.client.apps.test_rendering import TOOLS, VIEW, pretend, rendered
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.proxying.restarts import (
+from defserve.proxying.mounted import (
     JITTER,
     MOST_RESTARTS,
     STRATEGIES,

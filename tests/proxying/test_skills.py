@@ -71,7 +71,7 @@ async def test_a_server_without_skills_is_asked_for_none_and_says_so():
 
 
 async def test_a_skill_that_comes_later_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.proxying.changes.SKILLS_SECONDS", 0.0)
+    monkeypatch.setattr("defserve.proxying.backend.SKILLS_SECONDS", 0.0)
     back, front = fresh("skills"), Server("front", "1")
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "SKILL.md").write_text("---\nname: late\ndescription: d\n---\n")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve import Remote, Server, StaticTokens
 from defserve.errors import DefserveError, ToolError
-from defserve.proxying.slots import CallSlots
+from defserve.proxying.calls import CallSlots
 from tests.at_address import at_address
 from tests.proxying.backends import child, until_fact
 

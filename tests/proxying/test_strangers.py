@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from defserve import PeerError, Remote, Server, StaticTokens, ToolError
-from defserve.host import Answers, Client
-from defserve.host.tasks import ServerTask
+from defserve.client import Answers, Client
+from defserve.client.tasks import ServerTask
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child
 from tests.rows import for_each_row

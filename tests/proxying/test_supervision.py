@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from defserve import Command, Server
-from defserve.host import Client
-from defserve.host.link import Link
+from defserve.client import Client
+from defserve.client.link import Link
 from defserve.proxying.backend import Backend
-from defserve.proxying.restarts import RestartPolicy
+from defserve.proxying.mounted import RestartPolicy
 from tests.proxying.backends import child, until_fact
 from tests.waiting import is_running, until
 

@@ -13,8 +13,8 @@ import pytest
 
 from defserve import Command, Context, Link, Remote, Server
 from defserve.auth import Auth, StaticTokens
+from defserve.client import Answers, Client
 from defserve.errors import PeerError
-from defserve.host import Answers, Client
 from tests.at_address import at_address, fresh
 from tests.protocols.mcp.tasks.peers import OVER, TAKES, YES, callers, shop
 from tests.proxying.backends import ERAS, child

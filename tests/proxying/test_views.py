@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Command, Remote, Server
 from defserve.errors import PeerError, UsageError
-from defserve.protocols.mcp.failures import SERVER_KEY
+from defserve.protocols.mcp.errors import SERVER_KEY
 from tests.at_address import at_address, fresh
 from tests.proxying.backends import ERAS, child
 from tests.rows import for_each_row

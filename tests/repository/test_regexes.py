@@ -19,7 +19,7 @@ FLAGS = re.compile(r"re\.[A-Z]+(?: \| re\.[A-Z]+)*")
 
 # Files that make patterns at run time → those patterns.
 MADE: Mapping[str, Callable[[Any], Iterable[str | re.Pattern[Any]]]] = {
-    "binding/docs.py": lambda module: [pattern for style in module._STYLES.values() for pattern in style],
+    "binding/signature.py": lambda module: [pattern for style in module._STYLES.values() for pattern in style],
     "guard/shell/judgement.py": lambda module: [
         pattern
         for _, valued, first in module._LIMITS.values()
@@ -28,36 +28,36 @@ MADE: Mapping[str, Callable[[Any], Iterable[str | re.Pattern[Any]]]] = {
     "guard/shell/kinds.py": lambda module: [
         inspect.getclosurevars(kind.check).nonlocals.get("pattern", "") for kind in module.KINDS.values()
     ],
-    "guard/shell/languages/sed.py": lambda module: [
+    "guard/shell/languages.py": lambda module: [
         r"/((?:[^\\/]|\\.)*)/((?:[^\\/]|\\.)*)/",
-        f"[gpiImM0-9]*{module._END}",
+        f"[gpiImM0-9]*{module._SED_END}",
     ],
-    "kernel/config/settings.py": lambda module: [".+", *_keywords("pattern", "kernel/config/fields.py")],
-    "kernel/importing/converting.py": lambda module: [module.VARIABLE, module.HEADER],
-    "openapi/documents/yaml_text.py": lambda module: [pattern for _, pattern, _ in module._PLAIN],
-    "protocols/mcp/numbered_errors/suggestions.py": lambda module: [rule for rule, _ in module.RULES],
-    "search/arguments.py": lambda module: [pattern for pattern, _ in module._KINDS],
-    "tooling/lint/live.py": lambda module: [pattern for _, pattern in module.ORDERS],
-    "tooling/lint/words.py": lambda module: [pattern for _, pattern in module.INJECTIONS],
-    "tooling/packaging/private_files.py": lambda module: [pattern for _, pattern, _ in module._patterns()],
-    "tooling/packaging/secret_contents.py": lambda module: [form.pattern for form in module.FORMS.values()],
+    "kernel/config/settings.py": lambda module: [".+", *_keywords("pattern", "kernel/config/settings.py")],
+    "kernel/client_import.py": lambda module: [module.VARIABLE, module.HEADER],
+    "openapi/documents.py": lambda module: [pattern for _, pattern, _ in module._PLAIN],
+    "protocols/mcp/numbered_errors.py": lambda module: [rule for rule, _ in module.RULES],
+    "search/ranking.py": lambda module: [pattern for pattern, _ in module._DATA_PATTERNS],
+    "tooling/lint/wording_rules.py": lambda module: [pattern for _, pattern in (*module.ORDERS, *module.INJECTIONS)],
+    "tooling/packaging/privacy.py": lambda module: [
+        *(pattern for _, pattern, _ in module._patterns()),
+        *(form.pattern for form in module.FORMS.values()),
+    ],
     # Only compiled, never matched; matched against a single character; of the words to hide; by a template of ours.
-    "binding/arguments/patterns.py": lambda module: [],
-    "kernel/config/variables.py": lambda module: [],
-    "serving/openapi/patterns.py": lambda module: module.CATEGORIES.values(),
-    "tooling/scaffold/questions.py": lambda module: [],
+    "binding/patterns.py": lambda module: [],
+    "kernel/config/entries.py": lambda module: [],
+    "server/openapi_document.py": lambda module: module.CATEGORIES.values(),
+    "tooling/project_template.py": lambda module: [],
 }
 # jsonschema and pydantic match patterns of a schema. Where their validators are made → why that cannot take for ever.
 VALIDATORS: Mapping[str, str] = {
-    "binding/arguments/explicit.py": "its validators match with the linear engine",
-    "binding/arguments/fail_fast.py": "the core schema of an annotation, whose patterns were looked at",
-    "binding/arguments/models.py": "as above",
-    "binding/arguments/patterns.py": "the linear engine itself",
-    "binding/arguments/scalars.py": "only to see whether a pattern is possible",
-    "binding/arguments/schema.py": "as above",
-    "protocols/mcpl/state/values.py": "its patterns are looked at",
-    "protocols/mgp/events/channel.py": "checks what the author emits",
-    "tooling/packaging/documents.py": "the schema is a file of the package, the text is the author's",
+    "binding/explicit_schema.py": "its validators match with the linear engine",
+    "binding/core_schemas.py": "the core schema of an annotation, whose patterns were looked at",
+    "binding/models.py": "as above",
+    "binding/patterns.py": "the linear engine itself",
+    "binding/arguments.py": "as above",
+    "protocols/mcpl/state/states.py": "its patterns are looked at",
+    "protocols/mgp/events.py": "checks what the author emits",
+    "tooling/packaging/project_documents.py": "the schema is a file of the package, the text is the author's",
 }
 MAKERS = re.compile(
     r"\bDraft(?:\d+Validator)?\(|validator_for\(|jsonschema\.validate\(|TypeAdapter(?:\[\w+\])?\(|SchemaValidator\("
@@ -135,7 +135,7 @@ def test_a_schema_that_is_not_ours_is_checked_in_one_place():
         for path in PACKAGE.rglob("*.py")
         if MAKERS.search(path.read_text(encoding="utf-8"))
     }
-    assert made == set(VALIDATORS), "use find_errors of binding/arguments/explicit.py, or say here why it is safe"
+    assert made == set(VALIDATORS), "use find_errors of binding/explicit_schema.py, or say here why it is safe"
 
 
 @for_each_row(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.sandbox import Layers, Outcome, SandboxLimits, layers, monty, probe, run
+from defserve.sandbox import Layers, Outcome, SandboxLimits, confinement, monty, probe, run
 
 Program = Callable[..., Outcome]
 
@@ -33,7 +33,7 @@ def without_monty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system that has rlimits and nothing else, as macOS is."""
-    monkeypatch.setattr(layers, "probe", lambda: Layers(rlimits=True))
+    monkeypatch.setattr(confinement, "probe", lambda: Layers(rlimits=True))
 
 
 @pytest.fixture

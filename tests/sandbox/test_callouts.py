@@ -9,7 +9,7 @@ import pytest
 
 from defserve.sandbox import monty
 from defserve.sandbox.callouts import Answer, Pause, Program, Workers
-from defserve.sandbox.outcome import Outcome, SandboxLimits
+from defserve.sandbox.job import Outcome, SandboxLimits
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
 

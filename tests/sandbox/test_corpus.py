@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.guard.code import judge
-from defserve.guard.code.levels import CodeLevel
+from defserve.guard.code.allowed_names import CodeLevel
 from defserve.sandbox import SandboxLimits, probe, run
 from tests.effort import thinned
 

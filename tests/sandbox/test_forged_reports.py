@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.sandbox import Outcome, probe, run
-from defserve.sandbox.outcome import REPR
+from defserve.sandbox.job import REPR
 from tests.rows import for_each_row
 from tests.sandbox.conftest import Program
 

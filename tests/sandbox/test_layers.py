@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.sandbox import Layers, landlock, layers, seccomp
+from defserve.sandbox import Layers, confinement
 
 
 def test_a_layer_is_named_when_it_is_there_and_missed_when_it_is_not() -> None:
@@ -16,19 +16,19 @@ def test_a_layer_is_named_when_it_is_there_and_missed_when_it_is_not() -> None:
 
 def test_other_systems_have_limits_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
-    assert layers.probe.__wrapped__().names in ((), ("rlimits",))
+    assert confinement.probe.__wrapped__().names in ((), ("rlimits",))
 
 
 def test_a_kernel_that_refuses_the_question_has_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(landlock, "syscall", refuse)
-    monkeypatch.setattr(seccomp, "syscall", refuse)
-    assert landlock.abi() == 0
-    assert not seccomp.supported()
+    monkeypatch.setattr(confinement, "syscall", refuse)
+    monkeypatch.setattr(confinement, "syscall", refuse)
+    assert confinement.landlock_version() == 0
+    assert not confinement.has_seccomp()
 
 
 def test_a_processor_whose_numbers_we_do_not_know_gets_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seccomp, "machine", lambda: "")
-    assert not seccomp.supported()
+    monkeypatch.setattr(confinement, "machine", lambda: "")
+    assert not confinement.has_seccomp()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve.sandbox import Outcome, SandboxLimits, jail, layers, monty, run
-from defserve.sandbox.job import RunStop, make
+from defserve.sandbox import Outcome, SandboxLimits, confinement, jail, monty, run
+from defserve.sandbox.job import RunStop, make_job
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
@@ -20,7 +20,7 @@ RESTRICTED = ("strict", "readonly")
 
 def alone(source: str, **limits: float) -> Outcome:
     """The program in Monty, judged by no one."""
-    return monty.execute(make(source, "strict", {"x": [1]}, SandboxLimits(**limits)), RunStop())  # pyright: ignore[reportArgumentType]
+    return monty.execute(make_job(source, "strict", {"x": [1]}, SandboxLimits(**limits)), RunStop())  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("level", RESTRICTED)
@@ -72,7 +72,7 @@ def test_what_monty_lacks_runs_in_the_jail(jailed: object) -> None:
 
 
 def test_a_second_opinion_that_runs_out_of_time_does_not_replace_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "probe", lambda: layers.Layers(True, 7, True))
+    monkeypatch.setattr(confinement, "probe", lambda: confinement.Layers(True, 7, True))
     monkeypatch.setattr(jail, "execute", lambda *_: Outcome("timeout", engine="jail"))
     outcome = run("1 / 0", level="strict")
     assert (outcome.engine, outcome.status) == ("monty", "error")

@@ -11,8 +11,8 @@ import anyio.to_thread
 import pytest
 
 from defserve.errors import Refused, UsageError
-from defserve.sandbox import SandboxLimits, engines, jail, layers, monty, probe, run, run_async
-from defserve.sandbox.outcome import Outcome
+from defserve.sandbox import SandboxLimits, confinement, engines, jail, monty, probe, run, run_async
+from defserve.sandbox.job import Outcome
 from tests.effort import thinned
 from tests.sandbox.conftest import children
 
@@ -157,10 +157,15 @@ class TestMissingLayers:
     @pytest.mark.usefixtures("without_monty", "nothing_runs")
     @pytest.mark.parametrize(
         "present",
-        [layers.Layers(True, 7, False), layers.Layers(True, 0, True), layers.Layers(False, 7, True), layers.Layers()],
+        [
+            confinement.Layers(True, 7, False),
+            confinement.Layers(True, 0, True),
+            confinement.Layers(False, 7, True),
+            confinement.Layers(),
+        ],
     )
-    def test_one_missing_layer_is_enough(self, present: layers.Layers, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(layers, "probe", lambda: present)
+    def test_one_missing_layer_is_enough(self, present: confinement.Layers, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(confinement, "probe", lambda: present)
         with pytest.raises(Refused):
             run("1", level="strict")
 
@@ -171,7 +176,7 @@ class TestMissingLayers:
 
     @pytest.mark.usefixtures("without_monty", "nothing_runs")
     def test_without_even_limits_there_is_no_risk_to_take(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(layers, "probe", layers.Layers)
+        monkeypatch.setattr(confinement, "probe", confinement.Layers)
         with pytest.raises(Refused):
             run("1", unsafe_without_jail=True)
 

@@ -6,12 +6,12 @@ import errno
 
 import pytest
 
-from defserve.sandbox import seccomp
+from defserve.sandbox import confinement
 from tests.rows import for_each_row
 
 PID = 4242
-REFUSED = seccomp.ERRNO | errno.EPERM
-ABSENT = seccomp.ERRNO | errno.ENOSYS
+REFUSED = confinement.ERRNO | errno.EPERM
+ABSENT = confinement.ERRNO | errno.ENOSYS
 PROCESSORS = ("x86_64", "aarch64")
 
 # name → its number on x86_64 and aarch64, from the kernel's headers.
@@ -33,23 +33,23 @@ DANGEROUS = {
 
 def answer(processor: str, number: int, *arguments: int, architecture: int | None = None) -> int:
     """Run the filter on one call, as the kernel would."""
-    data = {0: number, 4: seccomp.AUDIT_ARCH[processor] if architecture is None else architecture}
+    data = {0: number, 4: confinement.AUDIT_ARCH[processor] if architecture is None else architecture}
     for place in range(6):
         value = arguments[place] if place < len(arguments) else 0
         data[16 + 8 * place], data[20 + 8 * place] = value & 0xFFFFFFFF, value >> 32
-    code = seccomp.program(processor, PID)
+    code = confinement.build_filter(processor, PID)
     at = register = 0
     while True:
         operation, if_true, if_false, operand = code[at]
         at += 1
-        if operation == seccomp.RETURN:
+        if operation == confinement.BPF_RETURN:
             return operand
-        if operation == seccomp.LOAD:
+        if operation == confinement.BPF_LOAD:
             register = data[operand]
-        elif operation == seccomp.AND:
+        elif operation == confinement.BPF_AND:
             register &= operand
         else:
-            held = register == operand if operation == seccomp.EQUAL else register >= operand
+            held = register == operand if operation == confinement.BPF_EQUAL else register >= operand
             at += if_true if held else if_false
 
 
@@ -63,9 +63,9 @@ def test_what_reaches_the_host_is_refused(processor: str, name: str) -> None:
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_what_computing_needs_passes(processor: str) -> None:
-    for numbers in seccomp.FREE.values():
-        if (number := numbers[PROCESSORS.index(processor)]) != seccomp.NONE:
-            assert answer(processor, number) == seccomp.ALLOW
+    for numbers in confinement.FREE_CALLS.values():
+        if (number := numbers[PROCESSORS.index(processor)]) != confinement.NO_CALL:
+            assert answer(processor, number) == confinement.ALLOW
 
 
 @for_each_row(
@@ -109,8 +109,8 @@ def test_what_computing_needs_passes(processor: str) -> None:
 def test_some_calls_depend_on_their_arguments(
     processor: str, name: str, arguments: tuple[int, ...], passes: bool
 ) -> None:
-    number = seccomp.guarded(PID)[name][0][PROCESSORS.index(processor)]
-    assert answer(processor, number, *arguments) == (seccomp.ALLOW if passes else REFUSED)
+    number = confinement.guarded_calls(PID)[name][0][PROCESSORS.index(processor)]
+    assert answer(processor, number, *arguments) == (confinement.ALLOW if passes else REFUSED)
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
@@ -120,12 +120,12 @@ def test_clone3_looks_absent_so_that_threads_fall_back_to_clone(processor: str) 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_calls_of_another_architecture_kill(processor: str) -> None:
-    assert answer(processor, 0, architecture=0x40000003) == seccomp.KILL
+    assert answer(processor, 0, architecture=0x40000003) == confinement.KILL
 
 
 def test_the_x32_numbers_are_no_way_around() -> None:
-    assert answer("x86_64", seccomp.X32 | 59) == REFUSED
-    assert answer("x86_64", seccomp.X32 | 0) == REFUSED
+    assert answer("x86_64", confinement.X32 | 59) == REFUSED
+    assert answer("x86_64", confinement.X32 | 0) == REFUSED
 
 
 @for_each_row("processor", PROCESSORS)
@@ -136,9 +136,9 @@ def test_calls_that_do_not_exist_yet_are_refused(processor: str, number: int) ->
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_no_jump_leaves_the_program(processor: str) -> None:
-    code = seccomp.program(processor, PID)
+    code = confinement.build_filter(processor, PID)
     for at, (operation, if_true, if_false, _) in enumerate(code):
-        if operation in (seccomp.EQUAL, seccomp.AT_LEAST):
+        if operation in (confinement.BPF_EQUAL, confinement.BPF_AT_LEAST):
             assert max(if_true, if_false) < 256
             assert at + 1 + max(if_true, if_false) < len(code)
     assert len(code) <= 4096

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
-from defserve.search.bm25 import weighed
 from defserve.search.entries import EntryFilter, ToolEntry, derived_categories, parameters_of
+from defserve.search.entries import split_words as words_in
 from defserve.search.ranking import ToolIndex
-from defserve.search.vectors import PackagedEmbedder, Vectors
-from defserve.search.words import split as words_in
+from defserve.search.scores import PackagedEmbedder, Vectors, weighed
 
 CORPUS = Path(__file__).parent / "corpus"
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.search.arguments import Takers, without_data
-from defserve.search.entries import ToolEntry, parameters_of
-from defserve.search.words import split
+from defserve.search.entries import ToolEntry, parameters_of, split_words
+from defserve.search.ranking import Takers, without_data
 
 TAKES = ["url", "recipient", "issue_key", "filePath", "channel_id", "latitude", "start_time", "commit", "colour"]
 
@@ -57,7 +56,7 @@ def test_what_every_tool_takes_tells_nothing_and_what_few_take_tells_most():
 
 @given(st.text(max_size=200))
 def test_any_query_keeps_something_to_search_for(query: str):
-    assert bool(split(without_data(query))) == bool(split(query))
+    assert bool(split_words(without_data(query))) == bool(split_words(query))
     assert all(share >= 0 for share in Takers([tool("url"), tool("path")]).shares(query))
 
 
@@ -71,4 +70,4 @@ def test_any_query_keeps_something_to_search_for(query: str):
     ],
 )
 def test_data_in_a_query_says_nothing_of_the_tool(query: str, left: str):
-    assert split(without_data(query)) == left.split()
+    assert split_words(without_data(query)) == left.split()

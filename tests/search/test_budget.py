@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import ToolBudget, UsageError
-from defserve.search.budget import LoadedTools, tokens_of
+from defserve.search.entries import LoadedTools, tokens_of
 
 NAMES = st.sampled_from("abcdefgh")
 STEPS = st.lists(

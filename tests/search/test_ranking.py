@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Search, UsageError
-from defserve.search.bm25 import MOST_MERGED, KeywordIndex, gist, weighed
 from defserve.search.entries import EntryFilter, ToolEntry, labels, parameters_of
 from defserve.search.ranking import STRATEGIES, ToolIndex
-from defserve.search.vectors import PackagedEmbedder, Vectors
+from defserve.search.scores import MOST_MERGED, KeywordIndex, PackagedEmbedder, Vectors, gist, weighed
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -124,9 +123,9 @@ def test_a_misspelt_word_is_found_unless_a_tool_has_it():
 
 
 def test_a_misspelt_word_is_compared_with_few_however_many_words_a_server_has(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.search.bm25.MOST_ALIKE", 10)
+    monkeypatch.setattr("defserve.search.scores.MOST_ALIKE", 10)
     compared: list[str] = []
-    monkeypatch.setattr("defserve.search.bm25.misspelt", lambda one, other: compared.append(other) or False)
+    monkeypatch.setattr("defserve.search.scores.misspelt", lambda one, other: compared.append(other) or False)
     words = KeywordIndex([{f"w{at:05}": 1.0 for at in range(1_000)}])
     assert words.near("wrong0") == ()
     assert len(compared) == 10
@@ -199,7 +198,7 @@ def test_no_query_takes_long(piece: str):
 
 
 def test_the_lists_that_an_index_keeps_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.search.bm25.MOST_MERGED", 100)
+    monkeypatch.setattr("defserve.search.scores.MOST_MERGED", 100)
     words = KeywordIndex([{f"w{at % 7}": 1.0, "common": 0.5} for at in range(20)])
     for at in range(200):
         words.scores([(f"w{at % 7}", ("common", f"x{at}"))])

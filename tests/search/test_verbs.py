@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.search.entries import ToolEntry
-from defserve.search.verbs import READ, deeds_of, deeds_wanted, finds, looked_for
+from defserve.search.ranking import READ, deeds_of, deeds_wanted, finds, looked_for
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.search.phrases import meant
-from defserve.search.synonyms import SYNONYMS
-from defserve.search.words import LONGEST_TEXT, LONGEST_WORD, misspelt, split, stem, stems
+from defserve.search.entries import LONGEST_TEXT, LONGEST_WORD, misspelt, split_words, stem, stems
+from defserve.search.vocabulary import SYNONYMS, meant
 from tests.rows import for_each_row
 
 
@@ -26,7 +25,7 @@ from tests.rows import for_each_row
     ],
 )
 def test_text_is_split_where_names_are_joined(text: str, found: list[str]):
-    assert split(text) == found
+    assert split_words(text) == found
 
 
 @for_each_row(
@@ -71,19 +70,19 @@ def test_other_words_have_other_stems(one: str, other: str):
 
 
 def test_stop_words_go_unless_there_is_nothing_else():
-    assert stems(split("please show me all the files")) == [stem("show"), stem("files")]
-    assert stems(split("what is it")) == ["what", "is", "it"]
+    assert stems(split_words("please show me all the files")) == [stem("show"), stem("files")]
+    assert stems(split_words("what is it")) == ["what", "is", "it"]
 
 
 @given(st.text())
 def test_any_text_gives_short_words_in_lower_case(text: str):
-    assert all(0 < len(word) <= LONGEST_WORD and word == word.lower() for word in split(text))
-    assert len(stems(split(text))) <= len(split(text))
+    assert all(0 < len(word) <= LONGEST_WORD and word == word.lower() for word in split_words(text))
+    assert len(stems(split_words(text))) <= len(split_words(text))
 
 
 def test_a_long_text_is_cut():
-    assert len(split("a " * LONGEST_TEXT)) == LONGEST_TEXT // 2
-    assert split("x" * 10_000) == ["x" * LONGEST_WORD]
+    assert len(split_words("a " * LONGEST_TEXT)) == LONGEST_TEXT // 2
+    assert split_words("x" * 10_000) == ["x" * LONGEST_WORD]
 
 
 @for_each_row(

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy
 
-from defserve.search.arguments import without_data
-from defserve.search.bm25 import weighed
-from defserve.search.ranking import WEIGHTS, ToolIndex, Weights
-from defserve.search.vectors import PackagedEmbedder, Vectors
+from defserve.search.ranking import WEIGHTS, ToolIndex, Weights, without_data
+from defserve.search.scores import PackagedEmbedder, Vectors, weighed
 from tests.search.evaluation import SPLITS, TOP, Query, entries, queries
 
 STEPS, RATE, HOLD = 400, 0.02, 0.002

@@ -13,10 +13,9 @@ import pytest
 
 from defserve import Context, Server, ToolError, UsageError
 from defserve.context import Log
-from defserve.protocols.mcp.asking import elsewhere
-from defserve.server.elsewhere import DECLARED, OPTIONS, SERVER
-from defserve.server.options import ServerFields
-from defserve.serving.options import WebFields
+from defserve.protocols.mcp.asking import client_requests
+from defserve.server.decorators import WebFields
+from defserve.server.options import DECLARED, OPTIONS, SERVER, ServerFields
 
 
 @pytest.mark.parametrize(("name", "fix"), SERVER.items())
@@ -36,14 +35,14 @@ def test_an_option_of_another_decorator_is_met_with_ours(name: str, fix: str):
     assert caught.value.__suppress_context__
 
 
-@pytest.mark.parametrize("name", elsewhere.CONTEXT)
+@pytest.mark.parametrize("name", client_requests.CONTEXT_HINTS)
 def test_a_verb_of_another_context_is_met_with_ours(name: str):
     assert name not in dir(Context)
     with pytest.raises(AttributeError, match=f"Context has no attribute '{name}'\n  fix: "):
         getattr(Context.__new__(Context), name)
 
 
-@pytest.mark.parametrize("name", elsewhere.LOG)
+@pytest.mark.parametrize("name", client_requests.LOG_HINTS)
 def test_a_method_of_another_logger_is_met_with_ours(name: str):
     with pytest.raises(AttributeError, match=f"ctx.log has no attribute '{name}'\n  fix: "):
         getattr(Log.__new__(Log), name)
@@ -77,9 +76,11 @@ async def test_what_fails_when_it_runs_is_logged_with_what_to_write(
 
 
 def test_what_the_tables_advise_exists():
-    for name in re.findall(r"\bctx\.log\.(\w+)", "\n".join((*elsewhere.LOG.values(), *elsewhere.CONTEXT.values()))):
+    for name in re.findall(
+        r"\bctx\.log\.(\w+)", "\n".join((*client_requests.LOG_HINTS.values(), *client_requests.CONTEXT_HINTS.values()))
+    ):
         assert callable(getattr(Log, name))
-    advice = "\n".join((*elsewhere.CONTEXT.values(), *SERVER.values(), *OPTIONS.values()))
+    advice = "\n".join((*client_requests.CONTEXT_HINTS.values(), *SERVER.values(), *OPTIONS.values()))
     for name in re.findall(r"\bctx\.(\w+)", advice):
         assert hasattr(Context, name), name
     for name in re.findall(r"\bserver\.(\w+)", advice):

@@ -211,7 +211,7 @@ def test_a_wrapper_that_is_not_async_is_refused():
 def test_a_person_who_starts_it_at_a_terminal_is_told_what_it_waits_for(
     person: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr("defserve.runner.stdio.StdioService.run", lambda self: 0)
+    monkeypatch.setattr("defserve.serve.stdio.StdioService.run", lambda self: 0)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: person))
     Server("calculator", "1").run()
     out, err = capsys.readouterr()

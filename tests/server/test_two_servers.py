@@ -20,21 +20,18 @@ from pydantic import BaseModel
 import defserve
 from defserve import AccessPolicy, Context, Entry, Server
 from defserve.auth import JWT, ApiKeys, Auth, DeniedTokens, DPoP, OAuthProxy
-from defserve.auth.dpop.shown import ShownProof
-from defserve.auth.issuers.fetching import IssuerUnavailable
+from defserve.auth.bearer_tokens import ShownProof
+from defserve.auth.issuers import IssuerUnavailable
 from defserve.errors import UsageError
-from defserve.runner.address import Address
-from defserve.serving.sharing.extension import sharing_of
-from defserve.serving.web import app as web_app
-from defserve.stores.checkpoints.store import StateTampered
-from defserve.stores.checkpoints.tree import TreeKey
-from defserve.stores.leases import Lease
-from defserve.stores.nonces import StoreNonces
+from defserve.serve.address import Address
+from defserve.server.sharing import sharing_of
+from defserve.server.web import app as web_app
+from defserve.stores.checkpoints.checkpoint_store import StateTampered
+from defserve.stores.checkpoints.checkpoint_tree import TreeKey
 from defserve.stores.redis import RedisStore
-from defserve.stores.shared.link import SharedLink
-from defserve.stores.shared.once import SharedOnce
-from defserve.stores.shared.rates import SharedRates
-from defserve.stores.store import StoreBusy
+from defserve.stores.shared.shared_tables import SharedOnce, SharedRates
+from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.store import Lease, StoreBusy, StoreNonces
 from tests.asgi import Peer, living
 from tests.auth.browsing import Visit
 from tests.auth.issuer import ISSUER, claims, pem, private_key, signed
@@ -368,7 +365,7 @@ async def checkpoint_id(one: Process, other: Process) -> bool:
 @kind
 async def stored_checkpoint_secret(one: Process, other: Process) -> bool:
     """Without a secret of the server, one is made in the store."""
-    from defserve.stores.checkpoints.secret import checkpoint_secret
+    from defserve.stores.checkpoints.checkpoint_store import checkpoint_secret
 
     found = [await checkpoint_secret(process.plain.store, None) for process in (one, other)]
     return found[0] == found[1]

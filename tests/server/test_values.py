@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from defserve import AccessPolicy, AuditLogger, Egress, Limits, Server, UsageError
+from defserve.server.decorators import RULES
 from defserve.server.options import ServerFields
-from defserve.server.values import RULES
 from tests.rows import for_each_row
 
 CONFIRM, TRUST = "'auto', 'always', 'never'", "'trusted', 'standard', 'sandboxed', 'core', 'experimental', 'untrusted'"

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from defserve.cli import COMMANDS
-from defserve.runner.command_line import add_serving, add_workers
+from defserve.server.command_line import add_serving, add_workers
 from tests.reference import actions, parser_of
 from tests.rows import for_each_row
 
@@ -133,7 +133,8 @@ WRONG = {"lst shelf.py", "list shelf.py --jsn"}
 @cache
 def parser(command: str, *words: str) -> ArgumentParser:
     home, _ = COMMANDS[command]
-    return parser_of(import_module(home).main, *words)
+    module, _, function = home.rpartition(".")
+    return parser_of(getattr(import_module(module), function), *words)
 
 
 def options(words: list[str]) -> set[str]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from defserve.client import Client, Mcpl
+from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerGone
-from defserve.host import Client, Mcpl
-from defserve.host.addresses import connect_url
 from tests.bench import http_traffic, traffic
 from tests.faults.rolling import Connection
 from tests.soak import frames
@@ -294,7 +294,7 @@ def dev_reloads(stage: Stage) -> None:
     """`defserve dev`: the file changes every half second, and its client calls on."""
 
     async def main() -> None:
-        from defserve.host import ProcessLink
+        from defserve.client import ProcessLink
 
         file = stage.folder / "edited.py"
         text = SERVER.read_text()

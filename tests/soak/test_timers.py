@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Limits, Server
-from defserve.stores.leases import Lease
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreBusy
+from defserve.stores.store import Lease, MemoryStore, StoreBusy
 from tests import clock
 from tests.asgi import Peer, living
 from tests.raw import STATELESS, turns

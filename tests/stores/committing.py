@@ -10,9 +10,9 @@ import os
 import subprocess
 import sys
 
-from defserve.stores.checkpoints.store import CheckpointStore, HeadMoved
-from defserve.stores.checkpoints.tree import TreeKey
-from defserve.stores.open import open_store
+from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, HeadMoved
+from defserve.stores.checkpoints.checkpoint_tree import TreeKey
+from defserve.stores.identity import open_store
 
 SECRET = b"s" * 32
 KEY = TreeKey("notes.edit", "alice")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve.stores.checkpoints import tree
-from defserve.stores.open import open_store
+from defserve.stores.checkpoints import checkpoint_tree
+from defserve.stores.identity import open_store
 from defserve.stores.store import Store
 from tests.stores.redis_server import RedisServer
 
@@ -48,4 +48,4 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, run: Run) -> Iterator[
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small contents are kept as patches, too."""
-    monkeypatch.setattr(tree, "WHOLE", 0)
+    monkeypatch.setattr(checkpoint_tree, "WHOLE", 0)

@@ -19,26 +19,33 @@ import pytest
 from redis.asyncio import Redis
 
 from defserve.auth.api_keys import ApiKeys
-from defserve.auth.issuers.fetching import IssuerUnavailable
-from defserve.auth.jwt.denied_tokens import DeniedTokens
+from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.signed_tokens import DeniedTokens
 from defserve.errors import UsageError
-from defserve.stores.adopting import adopt_store
-from defserve.stores.audit import log as audit
+from defserve.stores.adoption import adopt_store
+from defserve.stores.audit import log_file as audit
 from defserve.stores.audit.chain import AuditHead, AuditKeys, head_path
-from defserve.stores.audit.log import AuditLog, verify
-from defserve.stores.audit.stored import StoredAuditLog
-from defserve.stores.checkpoints.ids import RANDOM, canonical, make_id, verify_id
-from defserve.stores.checkpoints.secret import checkpoint_secret, find_old_secret
-from defserve.stores.checkpoints.store import CheckpointStore, StateTampered
-from defserve.stores.checkpoints.tree import CheckpointRecord, CheckpointTree, TreeKey
+from defserve.stores.audit.log_file import AuditLog, verify
+from defserve.stores.audit.stored_log import StoredAuditLog
+from defserve.stores.checkpoints.checkpoint_store import (
+    CheckpointStore,
+    StateTampered,
+    checkpoint_secret,
+    find_old_secret,
+)
+from defserve.stores.checkpoints.checkpoint_tree import (
+    RANDOM,
+    CheckpointRecord,
+    CheckpointTree,
+    TreeKey,
+    canonical,
+    make_id,
+    verify_id,
+)
 from defserve.stores.files import read_secret
-from defserve.stores.identity import ServerIdentity, server_store
-from defserve.stores.leases import Lease
-from defserve.stores.nonces import StoreNonces
-from defserve.stores.open import open_store
-from defserve.stores.spaces import API_KEYS, FORMAT
-from defserve.stores.sqlite.store import MIGRATIONS
-from defserve.stores.store import Store, StoreUnavailable
+from defserve.stores.identity import ServerIdentity, open_store, server_store
+from defserve.stores.sqlite import MIGRATIONS
+from defserve.stores.store import API_KEYS, FORMAT, Lease, Store, StoreNonces, StoreUnavailable
 from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from defserve.stores import leases
-from defserve.stores.leases import Lease
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Store, StoreBusy, StoreChange, StoreUnavailable
+from defserve.stores import store as leases
+from defserve.stores.store import Lease, MemoryStore, Store, StoreBusy, StoreChange, StoreUnavailable
 from tests.raw import until
 from tests.stores.conftest import Run
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
-from defserve.stores.nonces import MemoryNonces, NonceStore, StoreNonces
-from defserve.stores.store import Store, StoreChange
+from defserve.stores.store import MemoryNonces, NonceStore, Store, StoreChange, StoreNonces
 from tests.stores.conftest import Run
 
 

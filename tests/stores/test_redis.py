@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.stores.checkpoints.store import CheckpointStore
-from defserve.stores.open import open_store
-from defserve.stores.redis import RedisStore
-from defserve.stores.redis_address import RedisAddress
+from defserve.stores.checkpoints.checkpoint_store import CheckpointStore
+from defserve.stores.identity import open_store
+from defserve.stores.redis import RedisAddress, RedisStore
 from defserve.stores.store import Store, StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run

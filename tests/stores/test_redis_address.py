@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from defserve import Server, UsageError
-from defserve.stores.open import open_store
-from defserve.stores.redis import RedisStore
-from defserve.stores.redis_address import RedisAddress
+from defserve.stores.identity import open_store
+from defserve.stores.redis import RedisAddress, RedisStore
 from defserve.stores.store import StoreUnavailable
 
 

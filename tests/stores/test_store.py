@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.stores.memory import MemoryStore
-from defserve.stores.open import open_store
-from defserve.stores.sqlite.store import SqliteStore
-from defserve.stores.store import Store, StoreChange, StoreFull
+from defserve.stores.identity import open_store
+from defserve.stores.sqlite import SqliteStore
+from defserve.stores.store import MemoryStore, Store, StoreChange, StoreFull
 from tests.rows import for_each_row
 from tests.stores.conftest import Run
 

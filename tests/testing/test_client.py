@@ -7,7 +7,7 @@ import pytest
 
 from defserve.errors import PeerError, UsageError
 from defserve.testing import SyncClient
-from defserve.testing.elsewhere import CLIENT
+from defserve.testing.client import CLIENT
 from tests.testing.calculator import server
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from defserve import Text
+from defserve.client import Delivery, Mcpl, ScriptedModel
 from defserve.errors import PeerTimeout, UsageError
-from defserve.host import Delivery, Mcpl, ScriptedModel
-from defserve.protocols.mcpl.turns import Turn
+from defserve.protocols.mcpl.content import Turn
 from defserve.testing.client import SyncClient
-from tests.host.mcpl import lively
+from tests.client.mcpl import lively
 
 TURN = Turn(inference_id="inf_1", user_message="Hello")
 
 
-@pytest.mark.serves("tests.host.mcpl.lively:server", mcpl=Mcpl(audit=[]), over=["memory", "http", "ws"])
+@pytest.mark.serves("tests.client.mcpl.lively:server", mcpl=Mcpl(audit=[]), over=["memory", "http", "ws"])
 def test_hooks_in_both_eras(client: SyncClient):
     assert client.mcpl.version == "0.4"
     assert client.mcpl.server_id == "lively"
@@ -26,7 +26,7 @@ def test_hooks_in_both_eras(client: SyncClient):
 
 
 @pytest.mark.eras("handshake")
-@pytest.mark.serves("tests.host.mcpl.lively:server", mcpl=Mcpl(model=ScriptedModel("Short"), audit=[]))
+@pytest.mark.serves("tests.client.mcpl.lively:server", mcpl=Mcpl(model=ScriptedModel("Short"), audit=[]))
 def test_what_a_server_sends_can_be_waited_for(client: SyncClient):
     lively.heard.clear()
     assert client.call("remind", text="Ring", id="evt_1") == "True None"
@@ -45,13 +45,13 @@ def test_what_a_server_sends_can_be_waited_for(client: SyncClient):
 
 
 @pytest.mark.eras("handshake")
-@pytest.mark.serves("tests.host.mcpl.lively:server", mcpl=Mcpl(approve=lambda _: True, audit=[]))
+@pytest.mark.serves("tests.client.mcpl.lively:server", mcpl=Mcpl(approve=lambda _: True, audit=[]))
 def test_a_scoped_tool_is_called_with_its_scope(client: SyncClient):
     assert client.mcpl.call("edit", "/etc/hosts", path="/etc/hosts").startswith("/etc/hosts")
 
 
 @pytest.mark.eras("handshake")
-@pytest.mark.serves("tests.host.mcpl.lively:server")
+@pytest.mark.serves("tests.client.mcpl.lively:server")
 def test_a_client_without_mcpl_says_how_to_get_it(client: SyncClient):
     with pytest.raises(UsageError, match="does not speak MCPL"):
         _ = client.mcpl

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from defserve.client import Mgp
 from defserve.errors import DefserveError, Rejected
-from defserve.host import Mgp
-from defserve.protocols.mgp.confirmation import NotConfirmed
+from defserve.protocols.mgp.permissions import NotConfirmed
 from defserve.testing import Decline, SyncClient
 from tests.rows import for_each_row
 
-SERVER = "tests.host.mgp.guarded:server"
+SERVER = "tests.client.mgp.guarded:server"
 ROADS = ("memory", "stdio", "http", "ws")
 ERAS = ("handshake", "stateless")
 
@@ -70,7 +70,7 @@ def test_the_mark_of_a_server_takes_mgp(suite: pytest.Pytester):
         """,
         test_toy="""
         import pytest
-        from defserve.host import Mgp
+        from defserve.client import Mgp
 
         @pytest.mark.serves("toy:server", mgp=Mgp("auto_approve", confirm=lambda *_: True, audit=[]))
         def test_look(client):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve.host import Cancel
-from defserve.testing.script import AnswerScript
+from defserve.client import Cancel
+from defserve.testing.client import AnswerScript
 from tests.rows import for_each_row
 
 FORM: dict[str, Any] = {"properties": {"name": {}, "age": {}}}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve.host import Answers, Client
-from defserve.host.tool_value import RETURNS
-from tests.host.pretend import SILENCE, STATELESS, PretendServer
+from defserve.client import Answers, Client
+from defserve.client.replies import RETURNS_KEY
+from tests.client.pretend import SILENCE, STATELESS, PretendServer
 
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "greet": (
@@ -19,7 +19,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 TOOLS = [
-    {"name": "add", "inputSchema": {"type": "object"}, "_meta": {RETURNS: {"type": "integer"}}},
+    {"name": "add", "inputSchema": {"type": "object"}, "_meta": {RETURNS_KEY: {"type": "integer"}}},
     *({"name": name, "inputSchema": {"type": "object"}} for name in QUESTIONS),
 ]
 

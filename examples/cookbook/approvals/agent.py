@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from defserve import PeerError, ToolError
-from defserve.host import join_topic
+from defserve.client import join_topic
 
 
 async def settle(url: str, token: str, to: str, euros: float) -> str:

@@ -10,28 +10,26 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
-from defserve.auth.issuers.fetching import IssuerUnavailable
-from defserve.auth.permissions import KeyHolder, scopes_of
-from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.principals import KeyHolder, Principal, checked_scopes, scopes_of
+from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.files import config_file, stored_secret
-from defserve.stores.identity import ServerIdentity, ServerStore, parse_identity, server_store
-from defserve.stores.spaces import API_KEYS, Space
-from defserve.stores.store import Store, StoreChange, StoreCorrupt
-
-if TYPE_CHECKING:
-    from defserve.auth.api_key_file import KeyFile
+from defserve.stores.files import config_file, newer_format, open_locked, read_private, replace_file, stored_secret
+from defserve.stores.identity import MAX_LABEL, ServerIdentity, ServerStore, check_owner, parse_identity, server_store
+from defserve.stores.store import API_KEYS, Space, Store, StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 
 log = logging.getLogger("defserve.auth")
 
 VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
 PEPPER: Final = "the pepper of API keys"
+
 # How exact `last_used` is, in seconds: a busy key must not write at every call.
 TOUCH: Final = 60.0
 
@@ -140,7 +138,6 @@ class ApiKeys:
 
     def check_settings(self) -> None:
         """Raises UsageError for a file of keys that cannot be used, and will not mend itself."""
-        from defserve.auth.api_key_file import KeyFile
 
         if isinstance(self._store, KeyFile):
             self._store.check()
@@ -239,8 +236,6 @@ def is_store(store: str) -> bool:
 
 def _opened(store: str | os.PathLike[str] | KeyStore, identity: ServerIdentity | None) -> ServerStore | KeyFile:
     if isinstance(store, os.PathLike) or (isinstance(store, str) and not is_store(store)):
-        from defserve.auth.api_key_file import KeyFile
-
         return KeyFile(store, identity)
     if not isinstance(store, str) and hasattr(store, "bind_server"):
         return cast("ServerStore | KeyFile", store)
@@ -269,3 +264,158 @@ def _unpacked(value: bytes) -> ApiKey:
         return ApiKey(**{**kept, **lists})
     except (ValueError, TypeError, KeyError):
         raise StoreCorrupt("an API key in the store cannot be read") from None
+
+
+# -- API keys in a JSON file that its user alone can read. One process at a time replaces it as a whole.
+#
+# `{"format": {"version": 2, "server": "name=notes"}, "keys": {"<id>": {…}}}`. A file has the keys of one server: of
+# that which uses it first, if nobody has named it. Every other server is refused. A file of format 1 (0.1.0) names no
+# server and is otherwise the same.
+
+
+FORMAT: Final = 2
+LOCK_SECONDS: Final = 2.0
+POLL_SECONDS: Final = 0.01
+
+T = TypeVar("T")
+
+
+class KeyFile:
+    """The part of a `Store` that keys need. `identity` is the server whose keys these are, if it is known."""
+
+    def __init__(self, path: str | os.PathLike[str], identity: ServerIdentity | None = None) -> None:
+        self.path, self._identity = Path(path), identity
+        self._seen: tuple[int, int, int] | None = None
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """Say which server uses this file. Raises UsageError if this object is another server's."""
+        self._identity = check_owner(f"ApiKeys({str(self.path)!r})", self._identity, identity)
+
+    def check(self) -> None:
+        """Raises UsageError if the file is there and cannot be used."""
+        try:
+            self._held()
+        except StoreUnavailable as error:
+            fix = f"restore {self.path} from a backup, or move it away and make new keys: defserve keys create"
+            raise UsageError(error.message, fix=fix) from None
+
+    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
+        held = self._held().get(space, {})
+        return {name: _encode_entry(held[name]) for name in names if name in held}
+
+    async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
+        for name, value in self._held().get(space, {}).items():
+            yield name, _encode_entry(value)
+
+    async def change(self, change: StoreChange) -> bool:
+        from anyio.to_thread import run_sync
+
+        return await run_sync(self._change, change)
+
+    def _change(self, change: StoreChange) -> bool:
+        with self._locked():
+            held = self._read()
+            self._check_server(held)
+            space = dict(held.get(change.space, {}))
+            for name, value in change.expect.items():
+                if (_encode_entry(space[name]) if name in space else None) != value:
+                    return False
+            space.update({name: json.loads(value) for name, value in change.put.items()})
+            for name in change.drop:
+                space.pop(name, None)
+            self._write({**held, change.space: space})
+            return True
+
+    def _write(self, held: dict[str, dict[str, Any]]) -> None:
+        server = self._identity.label if self._identity is not None else held.get("format", {}).get("server")
+        about = {"version": FORMAT, **({"server": server} if server else {})}
+        text = json.dumps({**held, "format": about}, indent=2) + "\n"
+        self._with_store_errors(lambda: replace_file(self.path, text.encode()))
+
+    def _check_server(self, held: dict[str, dict[str, Any]]) -> bool:
+        """Whether the file names this server; not if it names none. Raises StoreUnavailable if it names another."""
+        server = held.get("format", {}).get("server")
+        if self._identity is None or server == self._identity.label:
+            return True
+        if server is not None:
+            raise StoreUnavailable(
+                f"the file of API keys {self.path} has the keys of the server {str(server)[:MAX_LABEL]}, and this is "
+                f"{self._identity.label}: give this server a file of its own"
+            )
+        return False
+
+    def _claim(self) -> None:
+        """Write whose keys these are into a file that names no server. Another server may be first."""
+        with self._locked():
+            held = self._read()
+            if not self._check_server(held):
+                try:
+                    self._write(held)
+                except StoreUnavailable:
+                    raise StoreUnavailable(
+                        f"the file of API keys {self.path} does not say which server it is for, and cannot be written; "
+                        f"say it once: defserve keys list --store {self.path} --server NAME"
+                    ) from None
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Hold the lock. Others wait for it for up to LOCK_SECONDS, and then raise StoreBusy."""
+        lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                file = open_locked(lock, "the lock of the API keys,")
+                break
+            except UsageError as error:
+                if not lock.exists():
+                    raise
+                if time.monotonic() > until:
+                    raise StoreBusy(error.problem) from None
+                time.sleep(POLL_SECONDS)
+        try:
+            yield
+        finally:
+            os.close(file)
+
+    def _held(self) -> dict[str, dict[str, Any]]:
+        """The content of the file, read again only after it was replaced."""
+        try:
+            status = self._with_store_errors(self.path.stat)
+        except FileNotFoundError:
+            return {}
+        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if seen != self._seen:
+            held = self._read()
+            if not self._check_server(held):
+                self._claim()
+                return self._held()
+            self._known, self._seen = held, seen
+        return self._known
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            data = self._with_store_errors(lambda: read_private(self.path, "the file of API keys"))
+        except FileNotFoundError:
+            return {}
+        try:
+            held: Any = json.loads(data)
+        except ValueError:
+            held = None
+        if not is_object(held) or not all(map(is_object, held.values())):
+            raise StoreCorrupt(f"the file of API keys {self.path} is damaged: it is not the JSON that was written")
+        version = held.get("format", {}).get("version", 1)
+        if not isinstance(version, int) or version > FORMAT:
+            raise StoreUnavailable(newer_format(f"the file of API keys {self.path}", version, FORMAT))
+        return held
+
+    def _with_store_errors(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreUnavailable(f"the file of API keys {self.path} cannot be used: {error.strerror}") from None
+
+
+def _encode_entry(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

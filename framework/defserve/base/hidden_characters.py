@@ -91,3 +91,17 @@ def replace_hidden(text: str, replacement: Callable[[str], str]) -> str:
 def remove_hidden(text: str, keep: str = "") -> str:
     """The text without such characters, but for those of `keep`."""
     return replace_hidden(text, lambda character: character if character in keep else "")
+
+
+# -- Finds characters that hide or reorder what a reader sees. Does not judge them.
+
+
+def describe_hidden(text: str) -> Iterator[tuple[int, str]]:
+    """Where `text` holds a character that hides, reorders or breaks it: (index, what it is), in order.
+
+    Line breaks count, tabs do not. A caller that allows several lines skips them. A description reads
+    `direction control U+202E`.
+    """
+    for index, kind in find_hidden(text):
+        if text[index] != "\t":
+            yield index, f"{kind} U+{ord(text[index]):04X}"

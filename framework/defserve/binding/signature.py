@@ -1,23 +1,26 @@
 """A function's signature, read once at registration: which parameters come from JSON, which are injected.
 
-A signature that cannot work raises UsageError with file:line, function, parameter, reason and fix.
+With the facts that this needs: annotations, docstrings, callables of any kind, and which values options may have.
+Nothing here imports pydantic.
 """
 
 from __future__ import annotations
 
 import builtins
+import collections.abc as abc
 import functools
 import inspect
+import os
+import re
 import sys
 import typing
-from collections.abc import Callable
-from types import NoneType
-from typing import Any
+from collections.abc import Callable, Mapping
+from inspect import cleandoc
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
-from defserve.binding.annotations import described, is_field, members, peel, spelled
-from defserve.binding.docs import Docs
-from defserve.binding.functions import body_of, docstring_of, flow_of, name_of, where
 from defserve.binding.injection import Dependency, Depends, Flow, InjectedParameter, Provider
+from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
 
 empty: Any = inspect.Parameter.empty
@@ -295,3 +298,277 @@ def _ordinary(name: str, annotation: Any, default: Any, docs: Docs) -> Parameter
             parameter.default_factory = field.default_factory
             parameter.default = empty if field.default_factory else field.default
     return parameter
+
+
+# -- Reading annotations without importing pydantic: the types in them, and the descriptions beside the types.
+
+
+def peel(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The type inside `Annotated`, and the metadata beside it."""
+    if not isinstance(annotation, type) and get_origin(annotation) is Annotated:
+        return annotation.__origin__, annotation.__metadata__
+    return annotation, ()
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union; any other annotation is its own only member."""
+    if not isinstance(annotation, type) and get_origin(annotation) in (Union, UnionType):
+        return get_args(annotation)
+    return (annotation,)
+
+
+def accepts_none(annotation: Any) -> bool:
+    inner, _ = peel(annotation)
+    if inner in (Any, object, None, NoneType):
+        return True
+    options = members(inner)
+    return len(options) > 1 and any(map(accepts_none, options))
+
+
+def kind_of(value: Any) -> type[Any]:
+    return value.__class__
+
+
+def is_field(metadata: Any) -> bool:
+    """Whether this is what pydantic's `Field(…)` returns, or FastAPI's `Path(…)`. Then pydantic is imported already."""
+    return any(
+        kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields" for kind in kind_of(metadata).__mro__
+    )
+
+
+def is_doc(metadata: Any) -> bool:
+    """Whether this is `typing_extensions.Doc`."""
+    return type(metadata).__name__ == "Doc" and isinstance(getattr(metadata, "documentation", None), str)
+
+
+def described(metadata: tuple[Any, ...]) -> str | None:
+    """The description written beside a type: `Field(description=…)`, `Doc(…)` or a bare string."""
+    for item in reversed(metadata):
+        if isinstance(item, str):
+            return item
+        if is_doc(item):
+            return item.documentation
+        if is_field(item) and item.description:
+            return item.description
+    return None
+
+
+def spelled(annotation: Any) -> str:
+    """The annotation as the author would write it."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__qualname__
+    return str(annotation).replace("typing.", "")
+
+
+# -- Facts about a callable of any kind: function, method, partial, class or object with `__call__`.
+
+
+# How a plain function answers, by its return annotation.
+_ANSWERS: dict[Any, Flow] = {
+    abc.Awaitable: "async",
+    abc.Coroutine: "async",
+    abc.AsyncIterator: "async_generator",
+    abc.AsyncGenerator: "async_generator",
+    abc.AsyncIterable: "async_generator",
+    abc.Iterator: "generator",
+    abc.Generator: "generator",
+}
+
+
+def name_of(function: Any) -> str:
+    """The name of a function, of the function in a partial, or of a callable object's class."""
+    function = behind_partials(function)
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def where(function: Any) -> str:
+    """`file.py:12`, relative to the working directory if below it; empty if there is no source."""
+    code = getattr(inspect.unwrap(body_of(function)), "__code__", None)
+    if code is not None:
+        return place(code.co_filename, code.co_firstlineno)
+    if not inspect.isclass(function):
+        return ""
+    try:
+        return place(inspect.getfile(function), inspect.getsourcelines(function)[1])
+    except (OSError, TypeError):
+        return ""
+
+
+def place(path: str, line: int) -> str:
+    """`file.py:12`, relative to the working directory if below it."""
+    return f"{path.removeprefix(os.getcwd() + os.sep)}:{line}"
+
+
+def flow_of(function: Any, returns: Any = None) -> Flow:
+    """How the function answers when it is called.
+
+    A plain function may wrap a coroutine function (functools.wraps), or be annotated as returning an
+    awaitable or an iterator. Then it answers like one.
+    """
+    body = body_of(function)
+    if inspect.isasyncgenfunction(body):
+        return "async_generator"
+    if inspect.isgeneratorfunction(body):
+        return "generator"
+    if inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(inspect.unwrap(body)):
+        return "async"
+    return _ANSWERS.get(get_origin(returns), "sync")
+
+
+def docstring_of(function: Any) -> str | None:
+    function = behind_partials(function)
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function.__doc__
+    return body_of(function).__doc__ or type(function).__doc__
+
+
+def body_of(function: Any) -> Any:
+    """The function whose body runs and whose annotations count."""
+    function = behind_partials(function)
+    if inspect.isroutine(function):
+        return getattr(function, "__func__", function)
+    if inspect.isclass(function):
+        own = {name for base in function.__mro__ if base is not object for name in vars(base)}
+        return inspect.getattr_static(function, "__init__" if "__init__" in own else "__new__")
+    return type(function).__call__
+
+
+def behind_partials(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func  # pyright: ignore[reportUnknownMemberType]
+    return function  # pyright: ignore[reportUnknownVariableType]
+
+
+# -- What a docstring says: the description without its parameter sections, and one text for each parameter.
+#
+# It reads four styles (Google, NumPy, reST, epydoc). A docstring is parsed when it is first needed, and one without a
+# parameter section never imports docstring_parser (10 ms).
+
+
+_PARAMETERS = r"(?:Args|Arguments|Parameters|Params|Other Parameters|Keyword Args|Keyword Arguments)"
+_CUT = rf"(?:{_PARAMETERS}|Returns?|Raises|Yields?)"
+_FIELDS = r"(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|except|exception|yields?|ytype)"
+_UNDERLINED = r"^\S.*\n-{3,}[ \t]*$"
+
+# Style -> what begins a section on parameters, and the sections that are cut from the description.
+# Strings, not compiled: compiling them all costs 3 ms, and many servers have only plain docstrings.
+_STYLES: dict[str, tuple[str, str]] = {
+    "GOOGLE": (
+        rf"^{_PARAMETERS}:[ \t]*$",
+        rf"^{_CUT}:[ \t]*\n(?:(?:[ \t]+\S.*|[ \t]*)(?:\n|\Z))*?(?=^\S|\Z)",
+    ),
+    "NUMPYDOC": (
+        rf"^{_PARAMETERS}[ \t]*\n-{{3,}}[ \t]*$",
+        rf"^{_CUT}[ \t]*\n-{{3,}}[ \t]*\n(?:.*(?:\n|\Z))*?(?={_UNDERLINED}|\Z)",
+    ),
+    "REST": (
+        r"^:(?:param|parameter|arg|argument|key|keyword)\b",
+        rf"^:{_FIELDS}\b[^:\n]*:.*(?:\n[ \t]+\S.*)*\n?",
+    ),
+    "EPYDOC": (
+        r"^@(?:param|parameter|arg|argument|key|keyword)\b",
+        rf"^@{_FIELDS}\b[^:\n]*:.*(?:\n[ \t]+\S.*)*\n?",
+    ),
+}
+
+
+class Docs:
+    """One docstring, read on demand."""
+
+    __slots__ = ("_source", "_text", "_description", "_parameters")
+
+    def __init__(self, source: str | None) -> None:
+        self._source = source
+        self._text: str | None = None
+        self._description: str | None = None
+        self._parameters: dict[str, str] | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole docstring, unindented."""
+        if self._text is None:
+            self._text = cleandoc(self._source).strip() if self._source else ""
+        return self._text
+
+    @property
+    def description(self) -> str | None:
+        """The text without the sections on parameters, results and exceptions."""
+        if self._description is None:
+            text = self.text
+            if "\n" in text:
+                for _, sections in _STYLES.values():
+                    text = re.sub(sections, "", text, flags=re.MULTILINE)
+                text = re.sub(r"\n{3,}", "\n\n", text).strip()
+            self._description = text
+        return self._description or None
+
+    def parameter(self, name: str) -> str | None:
+        """What the docstring says about one parameter."""
+        if self._parameters is None:
+            self._parameters = _read_parameters(self.text)
+        return self._parameters.get(name)
+
+
+def _read_parameters(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if "\n" not in text and text[:1] not in (":", "@"):
+        return found
+    for style, (mark, _) in _STYLES.items():
+        if not re.search(mark, text, re.MULTILINE):
+            continue
+        for parameter in _parse(text, style):
+            description = " ".join((parameter.description or "").split())
+            for name in parameter.arg_name.split(","):
+                if description:
+                    found.setdefault(name.strip().lstrip("*"), description)
+    return found
+
+
+def _parse(text: str, style: str) -> list[Any]:
+    import docstring_parser
+
+    try:
+        return list(docstring_parser.parse(text, docstring_parser.DocstringStyle[style]).params)
+    except docstring_parser.ParseError:
+        return []
+
+
+# -- Which values options may have. A wrong one would act as another, or fail only in a client.
+
+
+Fix = Callable[[str, Any], str]
+
+
+class OptionRule:
+    """What an option may be, and what to write instead. A secret is not shown."""
+
+    __slots__ = ("fits", "fix", "is_secret")
+
+    def __init__(self, fits: Callable[[Any], bool], fix: Fix, *, is_secret: bool = False) -> None:
+        self.fits, self.fix, self.is_secret = fits, fix, is_secret
+
+
+def one_of(*choices: Any) -> OptionRule:
+    def fits(value: Any) -> bool:
+        # By identity: 1 equals True.
+        return any(value is choice or (choice.__class__ is str and value == choice) for choice in choices)
+
+    return OptionRule(fits, lambda name, value: f"use one of {', '.join(map(repr, choices))}")
+
+
+def is_list(value: Any) -> bool:
+    return not isinstance(value, str) and hasattr(value, "__iter__")
+
+
+TEXT: Final = OptionRule(lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"')
+LIST: Final = OptionRule(is_list, lambda name, value: f"write {name}=[{value!r}]")
+OBJECT: Final = OptionRule(is_mapping, lambda name, value: f'write {name}={{"…": …}}')
+
+
+def impossible(given: Mapping[str, Any], rules: Mapping[str, OptionRule]) -> tuple[str, str] | None:
+    """The first option with a value that is not possible, as it is written, and its fix. None is what was not given."""
+    for name, value in given.items():
+        rule = rules.get(name) if value is not None else None
+        if rule is not None and not rule.fits(value):
+            return f"{name}={'…' if rule.is_secret else repr(value)}", rule.fix(name, value)
+    return None

@@ -2,8 +2,6 @@
 
 `main` never raises for what a user or a server does wrong: it prints `error: …` with a `fix:` line and returns a code.
 Starting a command imports nothing that other commands need.
-
-May import: `runner.command_line`, `tooling.frames`.
 """
 
 from __future__ import annotations
@@ -22,62 +20,62 @@ NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 # name -> (module with a `main(argv) -> int`, one line of help)
 COMMANDS: Final = {
-    "run": ("defserve.cli.commands.serve.run.main", "run a server"),
+    "run": ("defserve.cli.commands.run.run_server", "run a server"),
     "dev": (
-        "defserve.cli.commands.serve.dev.main",
+        "defserve.cli.commands.run.run_dev",
         "run a server and reload it when its code changes; clients stay connected",
     ),
-    "list": ("defserve.cli.commands.use.list.main", "show the tools, resources and prompts of a server"),
-    "call": ("defserve.cli.commands.use.call.main", "call a tool of a server and print the result"),
-    "read": ("defserve.cli.commands.use.read.main", "read a resource of a server"),
-    "prompt": ("defserve.cli.commands.use.prompt.main", "fill in a prompt of a server and print its messages"),
-    "login": ("defserve.cli.commands.use.login.main", "sign in to a server; other commands then use the token"),
-    "logout": ("defserve.cli.commands.use.logout.main", "end a sign-in: revoke its tokens and forget them"),
+    "list": ("defserve.cli.commands.inspect.run_list", "show the tools, resources and prompts of a server"),
+    "call": ("defserve.cli.commands.call.main", "call a tool of a server and print the result"),
+    "read": ("defserve.cli.commands.read.run_read", "read a resource of a server"),
+    "prompt": ("defserve.cli.commands.read.run_prompt", "fill in a prompt of a server and print its messages"),
+    "login": ("defserve.cli.commands.login.run_login", "sign in to a server; other commands then use the token"),
+    "logout": ("defserve.cli.commands.login.run_logout", "end a sign-in: revoke its tokens and forget them"),
     "new": (
-        "defserve.cli.commands.author.new.main",
+        "defserve.cli.commands.project.run_new",
         "create a project: a server, its tests, and what it takes to publish it",
     ),
-    "add": ("defserve.cli.commands.author.add.main", "add a tool, resource, prompt or feature set to a project"),
+    "add": ("defserve.cli.commands.project.run_add", "add a tool, resource, prompt or feature set to a project"),
     "migrate": (
-        "defserve.cli.commands.author.migrate.main",
+        "defserve.cli.commands.project.run_migrate",
         "rewrite a server of FastMCP or the official SDK to defserve",
     ),
     "inspect": (
-        "defserve.cli.commands.author.inspect.main",
+        "defserve.cli.commands.inspect.run_inspect",
         "show a server at a glance: what it speaks, offers, may do and costs",
     ),
-    "check": ("defserve.cli.commands.author.check.main", "find problems in the definitions of a server"),
-    "test": ("defserve.cli.commands.author.test.main", "run the tests of a project"),
+    "check": ("defserve.cli.commands.check.run_check", "find problems in the definitions of a server"),
+    "test": ("defserve.cli.commands.package.run_test", "run the tests of a project"),
     "export": (
-        "defserve.cli.commands.author.export.main",
+        "defserve.cli.commands.check.run_export",
         "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas",
     ),
-    "install": ("defserve.cli.commands.use.install.main", "add a server to the settings of an MCP client"),
-    "uninstall": ("defserve.cli.commands.use.uninstall.main", "remove a server from the settings of an MCP client"),
+    "install": ("defserve.cli.commands.install.run_install", "add a server to the settings of an MCP client"),
+    "uninstall": ("defserve.cli.commands.install.run_uninstall", "remove a server from the settings of an MCP client"),
     "package": (
-        "defserve.cli.commands.author.package.main",
+        "defserve.cli.commands.package.run_package",
         "build everything a project publishes, and check that it agrees",
     ),
     "publish": (
-        "defserve.cli.commands.author.publish.main",
+        "defserve.cli.commands.package.run_publish",
         "check a project and show how to upload it; --yes uploads it",
     ),
-    "keys": ("defserve.cli.commands.operate.keys.main", "make, list and revoke API keys"),
+    "keys": ("defserve.cli.commands.keys.main", "make, list and revoke API keys"),
     "kernel": (
-        "defserve.cli.commands.serve.kernel.main",
+        "defserve.cli.commands.kernel.main",
         "run many servers as one, as an mgp.toml says, and operate them",
     ),
-    "top": ("defserve.cli.commands.operate.top.main", "watch a server or kernel that runs: calls, errors, latencies"),
-    "gateway": ("defserve.cli.commands.serve.gateway.main", "run a gateway, where participants meet in topics"),
-    "topic": ("defserve.cli.commands.use.topic.main", "watch a topic, and approve or reject what is proposed in it"),
-    "audit": ("defserve.cli.commands.operate.audit.main", "check that an audit log is intact, and read it"),
+    "top": ("defserve.cli.commands.top.main", "watch a server or kernel that runs: calls, errors, latencies"),
+    "gateway": ("defserve.cli.commands.gateway.main", "run a gateway, where participants meet in topics"),
+    "topic": ("defserve.cli.commands.topic.main", "watch a topic, and approve or reject what is proposed in it"),
+    "audit": ("defserve.cli.commands.audit.main", "check that an audit log is intact, and read it"),
     "state": (
-        "defserve.cli.commands.operate.state.main",
+        "defserve.cli.commands.state.main",
         "look at the checkpoints in a store; roll back, branch, export, prune, verify",
     ),
-    "doctor": ("defserve.cli.commands.operate.doctor.main", "show what is installed here, and what is missing"),
-    "completion": ("defserve.cli.commands.completion.main", "print the completion script of a shell"),
-    "version": ("defserve.cli.commands.version.main", "show the version"),
+    "doctor": ("defserve.cli.commands.doctor.main", "show what is installed here, and what is missing"),
+    "completion": ("defserve.cli.commands.completion.run_completion", "print the completion script of a shell"),
+    "version": ("defserve.cli.commands.completion.run_version", "show the version"),
 }
 
 EXAMPLES: Final = """examples:
@@ -95,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = list(sys.argv[1:] if argv is None else argv)
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from defserve.cli.closed_streams import opened
+        from defserve.cli.exits import opened
 
         with opened():
             return _flushed(args)
@@ -120,7 +118,7 @@ def _flushed(args: list[str]) -> int:
 
 def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
-        from defserve.cli.screen.screen import help_lines, show
+        from defserve.cli.screen import help_lines, show
 
         show(*help_lines(usage()))
         return OK if args else WRONG
@@ -178,7 +176,7 @@ def _is_verbose(argv: list[str]) -> bool:
 
 def _show_traceback(error: BaseException) -> None:
     """Print where an author's code went wrong. An error of the command line alone has no such place."""
-    from defserve.tooling.frames import author_line
+    from defserve.tooling.loading import author_line
 
     if author_line(error):
         from traceback import print_exception
@@ -188,7 +186,7 @@ def _show_traceback(error: BaseException) -> None:
 
 def _about_a_file(error: OSError) -> int:
     """Tell of a file that no command has thought of. An author's code keeps its traceback."""
-    from defserve.tooling.frames import author_line
+    from defserve.tooling.loading import author_line
 
     if author_line(error):
         raise error

@@ -1,7 +1,14 @@
-"""The exit codes of commands, and how a command says that something is wrong."""
+"""The exit codes of commands, how a command reports an error, and standard streams that a shell has closed.
+
+Every command line starts with this module, so it imports almost nothing.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from defserve.errors import DefserveError, UsageError
@@ -15,7 +22,7 @@ INTERRUPTED: Final = 130
 
 def complain(text: str, code: int) -> int:
     """Print an error to stderr and return `code`."""
-    from defserve.cli.screen.screen import problem_lines, tell
+    from defserve.cli.screen import problem_lines, tell
 
     tell(*problem_lines("error", text))
     return code
@@ -25,7 +32,24 @@ def placed(error: DefserveError) -> str:
     """An error with the author's line, if it names none itself. An error of the command line alone has no such line."""
     if not isinstance(error, UsageError) or error.where:
         return str(error)
-    from defserve.tooling.frames import author_line
+    from defserve.tooling.loading import author_line
 
     where = author_line(error)
     return f"{where}: {error}" if where else str(error)
+
+
+# -- Standard streams that a shell has closed (`>&-`). A command takes them for empty ones.
+
+
+MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+@contextmanager
+def opened() -> Generator[None]:
+    """While the block runs, a stream that is closed is the null device. So no other file gets its descriptor."""
+    with ExitStack() as stack:
+        for name, mode in MODES.items():
+            if getattr(sys, name) is None:
+                setattr(sys, name, stack.enter_context(open(os.devnull, mode, encoding="utf-8")))
+                stack.callback(setattr, sys, name, None)
+        yield

@@ -1,13 +1,18 @@
-"""The argument parser of commands: exits with our codes, keeps the layout of examples."""
+"""The argument parser of commands, the types of option values, and options that several commands share.
+
+`run` starts with this module: nothing of a client, a server or the inspector is imported here.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from defserve.cli.exits import WRONG
-from defserve.runner.command_line import CommandLine
+from defserve.server.command_line import CommandLine
 
 DESCRIBE: Final = "\0describe"
 """No command line can contain it. Given as the only argument, it asks for the parser itself."""
@@ -64,7 +69,7 @@ class CommandParser(CommandLine):
         return f"{address} --legacy-sse" if is_older else address
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        from defserve.cli.screen.screen import help_lines, problem_lines, show, tell
+        from defserve.cli.screen import help_lines, problem_lines, show, tell
 
         kind, _, rest = message.partition(": ")
         if kind == "error":
@@ -100,3 +105,54 @@ def run_action(
     parser.add_argument("action", choices=actions, help=f"`{prog} ACTION --help` shows its options")
     parser.parse_args(argv)
     return WRONG
+
+
+# -- Types of option values: what `type=` of an option calls.
+
+
+SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+LONGEST_TOKEN: Final = 65_536
+
+
+def seconds(text: str) -> float:
+    """A duration such as `90s`, `15m` or `30d`; without a unit, seconds."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhdw]?)", text)
+    if found is None or not float(found[1]):
+        raise ArgumentTypeError(f"{text!r} is not a duration; write 90s, 15m, 12h, 30d or 4w")
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def token(text: str) -> str:
+    """A token, or the one in a file: `@FILE`. No token begins with `@`."""
+    if not text.startswith("@"):
+        return text
+    try:
+        with open(text[1:], "rb") as file:
+            found = file.read(LONGEST_TOKEN + 1).decode("ascii").strip()
+    except OSError as error:
+        raise ArgumentTypeError(f"cannot read {text[1:]}: {error.strerror}; write --token @FILE") from None
+    except UnicodeDecodeError:
+        found = ""
+    if not found or len(found) > LONGEST_TOKEN or len(found.split()) > 1:
+        raise ArgumentTypeError(
+            f"{text[1:]} does not hold one token; `defserve keys create --out FILE` writes such a file"
+        )
+    return found
+
+
+# -- The options of commands that can open the inspector. Nothing of the inspector is imported for them.
+
+
+def add_web_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--web", action="store_true", help="open the inspector: a page in the browser, on loopback")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="the port of the page (default: a free one)")
+    parser.add_argument(
+        "--store", metavar="ADDRESS", help="with --web: the server's store, to show all of its checkpoints"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser, only print the address")

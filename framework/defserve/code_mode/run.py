@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from defserve.code_mode.arguments import BadCall, as_json
-from defserve.code_mode.calling import CALL_TOOL, answer, requested, seen
-from defserve.code_mode.clock import RunClock
-from defserve.code_mode.options import CodeMode
-from defserve.code_mode.slots import WorkerSlots
+from defserve.code_mode.calls import CALL_TOOL, BadCall, answer, as_json, requested, seen
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
+from defserve.errors import TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import reporting
-from defserve.protocols.mcp.asking.parking import AsksParked, ParkedWork, Parking
-from defserve.protocols.mcp.tools.inner_calls import inner_call
-from defserve.protocols.mcp.tools.tools import Tool
+from defserve.protocols.mcp.asking.client_requests import AsksParked, ParkedWork, Parking
+from defserve.protocols.mcp.tools import Tool, inner_call
 from defserve.sandbox.callouts import Answer, CallOut, Pause, Program, Workers
-from defserve.sandbox.outcome import Outcome, SandboxLimits
+from defserve.sandbox.job import Outcome, SandboxLimits
 
 # How many of the calls are named in an error.
 NAMED = 20
+
 # Bytes of all runs that wait for an answer within their request, and have given their worker back.
 MOST_KEPT = 64 * 1024 * 1024
 
@@ -216,3 +213,158 @@ class CodeRun:
             return await self._calls[id]
         finally:
             del self._calls[id]
+
+
+# -- What code mode may use: the options of `Server(code_mode=…)`.
+
+
+KiB, MiB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMode:
+    """The limits of code mode, and how it is offered. `Server(code_mode=True)` stands for the defaults."""
+
+    seconds: float = 30.0
+    """How long one run may take. The calls it makes count, waiting for a person does not."""
+    compute_seconds: float = 5.0
+    """How much of that the code itself may compute."""
+    memory_bytes: int = 64 * MiB
+    """The heap of the code."""
+    output_bytes: int = 64 * KiB
+    """The most that it may print, and the most that its value may take. One byte more ends the run."""
+    source_bytes: int = 64 * KiB
+    """The most that the code itself may have."""
+    calls: int = 100
+    """How many tools one run may call."""
+    at_once: int = 8
+    """How many of them may run at the same time."""
+    workers: int = 8
+    """How many runs may go on at the same time, half of them for one caller. More wait. Each has its own process."""
+    parked: int = 64
+    """How many runs may wait for an answer, where a question ends the request (2026-07-28)."""
+    scopes: Sequence[str] = ()
+    """What a caller's token must hold to run code. The tools that the code calls keep their own."""
+    list_tools: bool = True
+    """False leaves the other tools out of `tools/list`: a model finds them with `describe_tools`."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
+                raise UsageError(
+                    f"CodeMode({field.name}={value!r}) must be positive", fix="leave it out for the default"
+                )
+
+
+def read_code_mode(given: object) -> CodeMode:
+    """The options of `Server(code_mode=given)`. Raises UsageError for what is neither True nor a CodeMode."""
+    if given is True:
+        return CodeMode()
+    if not isinstance(given, CodeMode):
+        raise UsageError(f"Server(code_mode={given!r}) is not possible", fix="use True, or CodeMode(…)")
+    return given
+
+
+# -- The time of one run: it stands still while a person is asked, and goes on in the next request of the same run.
+
+
+class RunClock:
+    """Calls `expired` when the seconds are over, and `asking` when somebody is asked.
+
+    It stands in for the timer of the call that waits for the run.
+    """
+
+    def __init__(self, seconds: float, expired: Callable[[], object], asking: Callable[[], object]) -> None:
+        self.over = self.paused = False
+        self._seconds, self._left, self._expired, self._asking = seconds, seconds, expired, asking
+        self._since, self._handle = 0.0, None
+        self._call: Call | None = None
+        self._outer = None
+
+    def follow(self, call: Call) -> None:
+        """Run while this call does. Whoever pauses its timer pauses the clock too."""
+        self._call, self._outer = call, call.timer
+        call.timer = self
+        self._start()
+
+    def leave(self) -> None:
+        """Stop, and give the call its own timer back."""
+        self._stop()
+        if self._call is not None and self._call.timer is self:
+            self._call.timer = self._outer
+
+    def pause(self) -> None:
+        self.paused = True
+        self._stop()
+        if self._outer is not None:
+            self._outer.pause()
+        self._asking()
+
+    def resume(self) -> None:
+        self.paused = False
+        self._start()
+        if self._outer is not None:
+            self._outer.resume()
+
+    def extend(self, most: float) -> None:
+        """A run has its seconds, whatever the tools that it calls report."""
+
+    @property
+    def error(self) -> TimedOut:
+        if self._outer is not None:
+            return self._outer.error
+        return TimedOut(f"timed out after {self._seconds:g} s", data={"timeout_ms": int(self._seconds * 1000)})
+
+    def _start(self) -> None:
+        if self._handle is None and not self.over:
+            loop = asyncio.get_running_loop()
+            self._since = loop.time()
+            self._handle = loop.call_later(max(self._left, 0.0), self._expire)
+
+    def _stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+            self._left -= asyncio.get_running_loop().time() - self._since
+
+    def _expire(self) -> None:
+        self.over = True
+        self._handle = None
+        self._expired()
+
+
+# -- The workers of code mode, shared by its callers.
+
+
+class WorkerSlots:
+    """Who may use a worker now. One caller has at most half of them, so that it cannot keep out the others."""
+
+    def __init__(self, most: int) -> None:
+        self._all, self._each = asyncio.Semaphore(most), max(1, most // 2)
+        self._callers: dict[str, tuple[asyncio.Semaphore, set[object]]] = {}
+
+    async def take(self, caller: str, run: object) -> None:
+        own, runs = self._callers.setdefault(caller, (asyncio.Semaphore(self._each), set()))
+        runs.add(run)
+        try:
+            await own.acquire()
+            try:
+                await self._all.acquire()
+            except BaseException:
+                own.release()
+                raise
+        except BaseException:
+            self._forget(caller, run)
+            raise
+
+    def give_back(self, caller: str, run: object) -> None:
+        self._all.release()
+        self._callers[caller][0].release()
+        self._forget(caller, run)
+
+    def _forget(self, caller: str, run: object) -> None:
+        runs = self._callers[caller][1]
+        runs.discard(run)
+        if not runs:
+            del self._callers[caller]

@@ -1,7 +1,6 @@
-"""One conversation with one peer: sessions, calls, and the extensions that a server is made of.
+"""One conversation with one peer: its messages, sessions and calls, and the extensions that a server is made of.
 
-It does no I/O, sets no timers, and knows no protocol by name. The runner implements `engine.Engine`; a protocol is an
-`extension.Extension`. Start with `session.py`. These files belong together: they may know each other's types.
-
-May import: `wire`.
+It does no I/O, sets no timers, and knows no protocol by name. `serve` implements `engine.Engine`; a protocol is an
+`extension.Extension`. Any bytes give a message, or a `Malformed` that says what is wrong: decoding never raises,
+whatever a peer sends. Start with `session.py`.
 """

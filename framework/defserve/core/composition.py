@@ -15,18 +15,18 @@ from defserve.core.extension import (
     Handler,
     Listener,
     Offer,
+    Pipeline,
     Provider,
+    Stages,
     Wrapper,
     is_coroutine_function,
 )
-from defserve.core.profile import Profile
-from defserve.core.service.phases import Service
-from defserve.core.service.sessions import SessionTable
-from defserve.core.stages import Pipeline, Stages
+from defserve.core.json_values import is_mapping
+from defserve.core.messages import Encoded, Notification, Params, Request
+from defserve.core.peer import Profile
+from defserve.core.service import Service, SessionTable
 from defserve.errors import TimedOut, UsageError
 from defserve.limits import Limits
-from defserve.wire.jsonvalue import is_mapping
-from defserve.wire.messages import Encoded, Notification, Params, Request
 
 if TYPE_CHECKING:
     from defserve.core.call import Call

@@ -1,13 +1,15 @@
-"""What a conversation needs of an event loop. The core declares it; the runner implements it."""
+"""What a conversation needs of an event loop (`serve.engine` implements it), and coroutines stepped by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.errors import TimedOut
+
 
 T = TypeVar("T")
 
@@ -130,3 +132,35 @@ class NoLoopYet:
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"{name} needs the event loop, which has not started")
+
+
+# -- Coroutines stepped by hand: one that never waits needs no task and no timer. Every layer may use it.
+
+
+def steps_left(steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
+    """The rest of an awaitable that was stepped once and then waited for `waiting_for`."""
+    while True:
+        try:
+            yield waiting_for
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as error:
+            thrown = error
+        else:
+            waiting_for = None  # if it failed, its error's traceback refers to this frame: a circle
+            # Whoever runs coroutines sends nothing but None. From here on the interpreter steps them itself.
+            return (yield from steps)  # pyright: ignore
+        # Not while it is being handled: it would become the `__context__` of whatever the coroutine raises, and anyio
+        # takes a cancellation with such a context for its own.
+        try:
+            waiting_for = None
+            waiting_for = steps.throw(thrown)
+        except StopIteration as done:
+            return done.value
+        finally:
+            del thrown
+
+
+rest = types.coroutine(steps_left)
+"""The same, to be awaited."""

@@ -1,4 +1,9 @@
-"""One conversation with one peer (JSON-RPC). No I/O, no clock, no protocol names: messages in, messages out."""
+"""One conversation with one peer (JSON-RPC). No I/O, no clock, no protocol names: messages in, messages out.
+
+How it works: bytes are decoded, and each message is dispatched here. A request becomes a `Call` (`call.py`), which may
+wait for room, is run by the engine, and ends in one reply. What is not a single request, and our own requests to the
+peer, are in `peer_messages.py`. What is left of a session when it is written down is a record (below).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,22 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
-from defserve.core.call import Batch, Call, Locals, Replied
+from defserve.core.call import Batch, Call, CallQueue, Locals, Replied, goes_ahead, wait_for_room
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
-from defserve.core.failures import failure_body, failure_reply, too_large
-from defserve.core.identity import may_act_for
-from defserve.core.other_messages import refuse, take_batch, take_other
-from defserve.core.outgoing_requests import OutgoingRequest, OutgoingRequests
-from defserve.core.profile import TOO_MANY_CALLS
-from defserve.core.queueing import CallQueue, goes_ahead, wait_for_room
-from defserve.core.records import record_of, restore
+from defserve.core.messages import (
+    Id,
+    Message,
+    Params,
+    Reply,
+    Request,
+    decode,
+    encode,
+    encode_early,
+    encode_result,
+    notification,
+)
+from defserve.core.peer import TOO_MANY_CALLS, may_act_for
+from defserve.core.peer_messages import OutgoingRequest, OutgoingRequests, refuse, take_batch, take_other
 from defserve.errors import (
     CredentialEnded,
     Draining,
@@ -26,14 +38,12 @@ from defserve.errors import (
     PeerGone,
     TooManyCalls,
 )
-from defserve.wire.codec import decode, encode, encode_early, encode_result, notification
-from defserve.wire.messages import Id, Message, Params, Reply, Request
 
 if TYPE_CHECKING:
     from defserve.core.composition import Composition, Terms
     from defserve.core.engine import Engine
-    from defserve.core.identity import PeerIdentity
-    from defserve.core.service.sessions import SessionHolder, SessionSharer
+    from defserve.core.peer import PeerIdentity
+    from defserve.core.service import SessionHolder, SessionSharer
 
 
 NO_REPLY: Replied = (b"", None)
@@ -374,7 +384,7 @@ class Session(Locals):
         return cast("SessionSharer", self.holder) if getattr(self.holder, "numbering", "") else None
 
     def record(self) -> dict[str, Any]:
-        """What another process must know to go on with this session; `core.records`."""
+        """What another process must know to go on with this session; `core.session`."""
         return record_of(self)
 
     def restore(self, record: Mapping[str, Any]) -> None:
@@ -445,3 +455,60 @@ class Session(Locals):
             self._requests.close()
         for session_closed in self.composition.closers:
             session_closed(self)
+
+
+# -- An exception as the reply to a call.
+
+
+def failure_reply(call: Call, error: BaseException, encode: Callable[[Call, BaseException], Replied]) -> Replied:
+    """The reply, and its code if it is an error. `encode` raises ValueError for what has no form on the wire."""
+    try:
+        data, code = encode(call, error)
+    except ValueError as unspeakable:  # the error's own data
+        return encode(call, unspeakable)
+    if len(data) > call.session.composition.limits.response:  # an author's message may hold anything
+        return encode(call, too_large(call))
+    return data, code
+
+
+def failure_body(call: Call, error: BaseException) -> Params:
+    """What a reply says beside its id: `error`, or `result` if the model should read it."""
+    return call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
+
+
+def too_large(call: Call) -> LimitExceeded:
+    """Says that a result is longer than a reply may be, and whose result it is."""
+    limit, data = call.session.composition.limits.response, {"limit": "response"}
+    if (server := getattr(call.subject, "server_id", None)) is None:
+        return LimitExceeded(f"the result is larger than {limit} bytes", data=data)
+    return LimitExceeded(
+        f"the result of server {server!r} is larger than {limit} bytes", data={**data, "server_id": server}
+    )
+
+
+# -- What is left of a session when it is written down, so that another process can go on with it.
+
+
+OFFER, READY, KEPT = "offer", "ready", "kept:"
+
+
+def record_of(session: Session) -> dict[str, Any]:
+    """The offer of an open session, whether its peer is ready, and what each extension keeps for it. JSON values."""
+    assert session.terms is not None and session.terms.offer is not None
+    offer = session.terms.offer
+    record: dict[str, Any] = {OFFER: [offer.version, offer.capabilities, offer.info], READY: session.ready}
+    for extension in session.composition.keepers:
+        record |= {f"{KEPT}{extension.name}:{name}": value for name, value in extension.kept(session).items()}
+    return record
+
+
+def restore(session: Session, record: Mapping[str, Any]) -> None:
+    """Make a session as its record says. It may have been open before."""
+    if session.terms is None:
+        version, capabilities, info = record[OFFER]
+        session.open(Offer(version, capabilities, info))
+    session.ready = bool(record.get(READY))
+    for extension in session.composition.keepers:
+        mine = f"{KEPT}{extension.name}:"
+        kept = {name.removeprefix(mine): value for name, value in record.items() if name.startswith(mine)}
+        extension.restore(session, kept)

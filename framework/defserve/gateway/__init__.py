@@ -2,10 +2,9 @@
 
 It never looks into payloads. Senders cannot forge their identity or send more than their capabilities allow. A slow
 reader is dropped; it never holds up a topic.
-
-May import: `auth`, `exports`, `protocols.mcpx`, `transports.http.gate`, `transports.networks`,
-`transports.websocket.draining`, `transports.websocket.fragments`, `wire.codec`.
 """
+
+from __future__ import annotations
 
 from defserve.gateway.policy import Admission
 

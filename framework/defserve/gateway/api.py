@@ -11,18 +11,16 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic_core import from_json
 
-from defserve.auth.buckets import Buckets, Rate
-from defserve.auth.challenges import BearerError, challenge
-from defserve.auth.verifiers import TokenVerifier
+from defserve.auth.bearer_tokens import TokenVerifier
+from defserve.auth.oauth import BearerError, challenge
+from defserve.auth.rates import Buckets, Rate
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import encode
 from defserve.gateway.gateway import Gateway
-from defserve.gateway.issued import GuestRules, IssuedTokens
-from defserve.gateway.policy import PARTICIPANT_FIX, Admission, is_participant, is_topic
+from defserve.gateway.policy import PARTICIPANT_FIX, Admission, GuestRules, IssuedTokens, is_participant, is_topic
 from defserve.gateway.requests import PATTERNS, GatewayRequest, GatewayResponse, only, problem
-from defserve.protocols.mcpx.capabilities import PROFILES
-from defserve.protocols.mcpx.kinds import is_reserved
-from defserve.transports.networks import network_of
-from defserve.wire.codec import encode
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.protocols.mcpx.envelope import PROFILES, is_reserved
+from defserve.serve.sockets import network_of
 
 PREFIX: Final = "/v0.1/"
 MOST_HISTORY: Final = 1_000

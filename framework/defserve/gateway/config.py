@@ -9,24 +9,25 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from defserve.auth.jwt.verifier import JWT
-from defserve.auth.verifiers import StaticTokens
+from defserve.auth.bearer_tokens import StaticTokens
+from defserve.auth.signed_tokens import JWT
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
-from defserve.gateway.issued import GuestRules, IssuedTokens
-from defserve.gateway.limits import GatewayLimits
 from defserve.gateway.policy import (
     EVERY_TOPIC,
     ROUTINGS,
     START,
     AdmissionPolicy,
     FirstMatchPolicy,
+    GatewayLimits,
+    GuestRules,
+    IssuedTokens,
     ParticipantEntry,
     StaticPolicy,
     TokenPolicy,
     TopicsPolicy,
 )
-from defserve.protocols.mcpx.capabilities import PROFILES
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.protocols.mcpx.envelope import PROFILES
 
 MATCHING: Final = ("wildcards", "reference")
 MOST_HISTORY: Final = 1_000

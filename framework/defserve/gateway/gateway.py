@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from defserve.auth.buckets import Buckets, Rate
-from defserve.auth.issuers.fetching import IssuerUnavailable
-from defserve.gateway.limits import GatewayLimits
-from defserve.gateway.metrics import GatewayMetrics
-from defserve.gateway.notices import error, presence, welcome
-from defserve.gateway.policy import ROUTINGS, Admission, AdmissionPolicy, is_topic
-from defserve.gateway.topic import GatewayTopic, TopicMember, Wire
-from defserve.protocols.mcpx.capabilities import Capabilities
-from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, new_id, now, parse
-from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REQUEST, is_reserved
-from defserve.wire.codec import encode
+from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.rates import Buckets, Rate
+from defserve.core.messages import encode
+from defserve.gateway.policy import ROUTINGS, Admission, AdmissionPolicy, GatewayLimits, is_topic
+from defserve.protocols.mcpx.envelope import (
+    CHAT,
+    ERROR,
+    GATEWAY,
+    PRESENCE,
+    PROPOSAL,
+    REQUEST,
+    WELCOME,
+    BrokenEnvelope,
+    Capabilities,
+    Envelope,
+    is_reserved,
+    new_id,
+    now,
+    parse,
+)
+from defserve.protocols.mcpx.topic import AUTHENTICATED
 
 log = logging.getLogger("defserve.gateway")
 
@@ -120,12 +131,12 @@ class Gateway:
         topic.add(member)
         if earlier is not None:
             self._count_leave(earlier, "replaced")
-            self._send([earlier], error(earlier, "replaced", REPLACED))
+            self._send([earlier], error_notice(earlier, "replaced", REPLACED))
             earlier.wire.end(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
         _log_event("join", member, capabilities=member.capabilities.patterns, routing=member.routing)
-        self._send(topic.receivers(), presence("join", member))
-        self._send([member], welcome(member, topic.others(member), replaced=earlier is not None))
+        self._send(topic.receivers(), presence_notice("join", member))
+        self._send([member], welcome_notice(member, topic.others(member), replaced=earlier is not None))
         self._drop_slow()
         return member
 
@@ -182,7 +193,7 @@ class Gateway:
         here = sorted(other.id for other in member.topic.others(member))
         named = ", ".join(map(repr, envelope.to[:3]))
         text = f"{named} is not in the topic; here are: {', '.join(here[:NAMES])}" if here else "nobody else is here"
-        self._send([member], error(member, "not_present", text, envelope.id, {"participants": here[:NAMES]}))
+        self._send([member], error_notice(member, "not_present", text, envelope.id, {"participants": here[:NAMES]}))
 
     def _broken(self, member: TopicMember, broken: BrokenEnvelope) -> None:
         self._refuse(member, broken.reason, broken.message, broken)
@@ -202,7 +213,7 @@ class Gateway:
         more: dict[str, Any] | None = None,
     ) -> None:
         self._count_refusal(member, name, cause)
-        self._send([member], error(member, name, message, cause.id, more))
+        self._send([member], error_notice(member, name, message, cause.id, more))
 
     def _count_refusal(self, member: TopicMember, name: str, cause: Envelope | BrokenEnvelope) -> None:
         self.metrics.count("refused_total", name)
@@ -223,8 +234,8 @@ class Gateway:
         old = one.capabilities.patterns
         for member in members:
             member.capabilities = member.capabilities.changed(add, remove)
-            self._send([member], welcome(member, member.topic.others(member)))
-            self._send(member.topic.others(member), presence("join", member))
+            self._send([member], welcome_notice(member, member.topic.others(member)))
+            self._send(member.topic.others(member), presence_notice("join", member))
             _log_event("promote", member, old=old, new=member.capabilities.patterns, by=by)
         self.metrics.count("promotions_total")
         self._drop_slow()
@@ -253,7 +264,7 @@ class Gateway:
             member = self._slow.pop()
             if member.is_in:
                 reason = f"more than {self.limits.waiting} bytes waited for you"
-                member.wire.offer(self._framed(error(member, "slow_reader", reason)), inf)
+                member.wire.offer(self._framed(error_notice(member, "slow_reader", reason)), inf)
                 member.wire.end(TRY_LATER, "too slow")
                 self._leave(member, "slow")
 
@@ -263,7 +274,7 @@ class Gateway:
         if not topic.members:
             del self.topics[topic.name]
         self._count_leave(member, reason)
-        self._send(topic.receivers(), presence("leave", member))
+        self._send(topic.receivers(), presence_notice("leave", member))
 
     def _count_leave(self, member: TopicMember, reason: str) -> None:
         self.metrics.count("left_total", reason)
@@ -287,3 +298,197 @@ def _log_event(event: str, member: TopicMember, **fields: object) -> None:
     if log.isEnabledFor(logging.INFO):
         about = {"ts": now(), "event": event, "topic": member.topic.name, "participant": member.id}
         log.info("%s", encode({**about, "connection": member.connection, **fields}).decode())
+
+
+# -- The members of a topic, and who receives what. No event loop: a connection is only known as a `Wire`.
+
+
+WINDOW_SECONDS: Final = 60.0
+"""How long messages are counted, as the reference gateway counts them."""
+HISTORY_BYTES: Final = 256 * 1024
+"""What is kept of one topic, beside the number of messages."""
+
+
+class Wire(Protocol):
+    """The connection to one participant. Its methods do not wait."""
+
+    def offer(self, frame: bytes, limit: float) -> bool:
+        """Send an encoded frame, unless more than `limit` bytes wait already. Returns whether it was accepted.
+
+        Does nothing on a connection that is closing.
+        """
+        ...
+
+    def end(self, code: int, reason: str) -> None:
+        """Close the connection after everything that was written."""
+        ...
+
+
+class TopicMember:
+    """One connection of one participant: the state of §10.1."""
+
+    __slots__ = (
+        "topic", "id", "holder", "is_guest", "key", "capabilities", "routing", "wire", "connection", "connected_at",
+        "malformed", "messages", "chat_messages", "window_ends",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: GatewayTopic, admission: Admission, capabilities: Capabilities, wire: Wire, connection: str
+    ) -> None:
+        self.topic, self.capabilities, self.wire = topic, capabilities, wire
+        self.id, self.routing = admission.participant, admission.routing
+        self.holder, self.is_guest = admission.holder or self.id, admission.is_guest
+        self.connection, self.connected_at = connection, now()
+        self.key = topic.name, self.id
+        self.malformed = 0
+        """How many malformed frames came in a row."""
+        self.messages = self.chat_messages = 0
+        """How many frames came in this minute, refused ones too, and how many of them were chat."""
+        self.window_ends = 0.0
+
+    def begin_window(self, now: float) -> None:
+        """Count from 0 again if a minute is over."""
+        if now >= self.window_ends:
+            self.messages = self.chat_messages = 0
+            self.window_ends = now + WINDOW_SECONDS
+
+    @property
+    def is_in(self) -> bool:
+        """False after it left, was removed, or was replaced by a newer connection."""
+        return self.topic.members.get(self.id) is self
+
+
+class GatewayTopic:
+    """The members of one topic, by their ids, and its last messages: at most `keep` of them."""
+
+    def __init__(self, name: str, keep: int = 0) -> None:
+        self.name = name
+        self.history: deque[bytes] = deque()
+        self._keep, self._history_bytes = keep, 0
+        self.members: dict[str, TopicMember] = {}
+        self._all: tuple[TopicMember, ...] = ()
+        self._directed = False
+
+    def add(self, member: TopicMember) -> None:
+        """Add a member. It replaces one with the same id."""
+        self.members[member.id] = member
+        self._changed()
+
+    def remove(self, member: TopicMember) -> None:
+        del self.members[member.id]
+        self._changed()
+
+    def remember(self, frame: bytes) -> None:
+        """Keep a message for the history, and drop what is too old or too much."""
+        if not self._keep:
+            return
+        self.history.append(frame)
+        self._history_bytes += len(frame)
+        while len(self.history) > self._keep or self._history_bytes > HISTORY_BYTES:
+            self._history_bytes -= len(self.history.popleft())
+
+    def others(self, member: TopicMember) -> list[TopicMember]:
+        return [other for other in self._all if other is not member]
+
+    def receivers(self, to: Iterable[str] = ()) -> Sequence[TopicMember]:
+        """Who receives a message to these ids, or to everyone if there are none. The sender receives it too.
+
+        Members with `directed` routing do not receive a message that names only others.
+        """
+        if not to or not self._directed:
+            return self._all
+        named = frozenset(to)
+        return [member for member in self._all if member.routing == "all" or member.id in named]
+
+    def _changed(self) -> None:
+        # Rebuilt when a member joins or leaves, so that a message finds its list ready.
+        self._all = tuple(self.members.values())
+        self._directed = any(member.routing == "directed" for member in self._all)
+
+
+# -- The messages of the gateway itself: `system/welcome`, `system/presence`, `system/error`.
+
+
+def welcome_notice(member: TopicMember, others: Iterable[TopicMember], *, replaced: bool = False) -> bytes:
+    """§3.5.1: who the member is, what it may send, and who else is in the topic.
+
+    `replaced` adds that another connection of the same participant had to go.
+    """
+    payload: dict[str, Any] = {"you": _shown(member), "participants": [_shown(other) for other in others]}
+    if replaced:
+        payload["replaced"] = True
+    return Envelope(WELCOME, GATEWAY, payload, to=[member.id]).encode()
+
+
+def presence_notice(event: Literal["join", "leave"], member: TopicMember) -> bytes:
+    """§3.4: for everyone. A second `join` of a member announces new capabilities: there is no kind for that."""
+    participant = _shown(member) if event == "join" else {"id": member.id}
+    return Envelope(PRESENCE, GATEWAY, {"event": event, "participant": participant}).encode()
+
+
+def error_notice(
+    member: TopicMember, name: str, message: str, correlation: str | None = None, more: Mapping[str, Any] | None = None
+) -> bytes:
+    """§3.5.2 and similar errors; `correlation` is the id of the envelope that caused it."""
+    payload = {"error": name, "message": message, **(more or {})}
+    return Envelope(ERROR, GATEWAY, payload, to=[member.id], correlation_id=correlation).encode()
+
+
+def _shown(member: TopicMember) -> dict[str, Any]:
+    shown: dict[str, Any] = {"id": member.id, "capabilities": member.capabilities.patterns}
+    return shown if member.is_guest else {**shown, AUTHENTICATED: True}
+
+
+# -- The metrics of a gateway, for Prometheus. They name no topic and no participant.
+
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX: Final = "defserve_gateway_"
+
+# name -> (type, help, label or nothing)
+_FAMILIES: Final = {
+    "topics": ("gauge", "Topics that have a participant.", ""),
+    "participants": ("gauge", "Connected participants, counted once per topic.", ""),
+    "joined_total": ("counter", "Participants that joined.", ""),
+    "turned_away_total": ("counter", "Connections that were refused.", "reason"),
+    "left_total": ("counter", "Participants that left or were removed.", "reason"),
+    "received_total": ("counter", "Frames received.", ""),
+    "received_bytes_total": ("counter", "Bytes of the frames received.", ""),
+    "delivered_total": ("counter", "Messages of participants, counted once per receiver.", ""),
+    "refused_total": ("counter", "Frames that were not passed on.", "error"),
+    "promotions_total": ("counter", "Changes of capabilities.", ""),
+}
+
+
+class GatewayMetrics:
+    """Counts per family and value of its label."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.received = self.received_bytes = self.delivered = 0
+
+    def count(self, family: str, label: str = "") -> None:
+        self.counts[family, label] += 1
+
+    def text(self, topics: int, participants: int) -> str:
+        """The exposition format 0.0.4."""
+        plain = {
+            "topics": topics,
+            "participants": participants,
+            "received_total": self.received,
+            "received_bytes_total": self.received_bytes,
+            "delivered_total": self.delivered,
+        }
+        return "".join(f"{line}\n" for line in self._lines(plain))
+
+    def _lines(self, plain: dict[str, int]) -> Iterator[str]:
+        for family, (kind, about, label) in _FAMILIES.items():
+            name = _PREFIX + family
+            yield f"# HELP {name} {about}"
+            yield f"# TYPE {name} {kind}"
+            if not label:
+                yield f"{name} {plain.get(family, self.counts[family, ''])}"
+                continue
+            for (counted, value), count in sorted(self.counts.items()):
+                if counted == family:
+                    yield f'{name}{{{label}="{value}"}} {count}'

@@ -14,22 +14,19 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from defserve.auth.bearer import is_token
-from defserve.auth.failures import FailedTokens
-from defserve.auth.issuers.fetching import IssuerUnavailable
-from defserve.auth.live.credentials import ENDED, LiveCredentials
-from defserve.base.background import BackgroundTasks
+from defserve.auth.bearer_tokens import is_token
+from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.live_credentials import ENDED, LiveCredentials
+from defserve.auth.rates import FailedTokens
+from defserve.base.concurrency import BackgroundTasks
 from defserve.errors import UsageError
 from defserve.gateway.api import PREFIX, TopicApi
 from defserve.gateway.config import GatewayConfig
-from defserve.gateway.credentials import TopicCredential
 from defserve.gateway.gateway import POLICY, TRY_LATER, UNCHECKED, AdmissionRefused, Gateway
-from defserve.gateway.policy import Admission
+from defserve.gateway.policy import Admission, TopicCredential
 from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
-from defserve.transports.http.gate import Gate
-from defserve.transports.networks import network_of
-from defserve.transports.websocket.draining import drain_moving
-from defserve.transports.websocket.fragments import FRAGMENTS, SMALL, TOO_MANY
+from defserve.serve.http.request_heads import Gate
+from defserve.serve.sockets import FRAGMENTS, SMALL, TOO_MANY, drain_moving, network_of
 
 try:
     from websockets import Headers

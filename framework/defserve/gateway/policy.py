@@ -1,18 +1,20 @@
-"""Policies: who a token belongs to, which topics it may enter, and what it may send."""
+"""Policies: who a token belongs to, which topics it may enter, what it may send, and within which limits."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
+from defserve.auth.bearer_tokens import StaticTokens, TokenVerifier, credential_of
 from defserve.auth.principals import Principal, is_token_id
-from defserve.auth.verifiers import StaticTokens, TokenVerifier
+from defserve.core.json_values import is_array
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.capabilities import PROFILES
-from defserve.wire.jsonvalue import is_array
+from defserve.protocols.mcpx.envelope import PROFILES
 
 Routing = Literal["all", "directed"]
 ROUTINGS: Final[tuple[Routing, ...]] = ("all", "directed")
@@ -159,3 +161,155 @@ def _texts(value: object) -> tuple[str, ...] | None:
     if not is_array(value) or not all(isinstance(item, str) and item for item in value):
         return None
     return tuple(value)
+
+
+# -- Tokens that the gateway itself gives out, at `POST /v0.1/auth/token`. They are kept in memory, as digests.
+
+
+MOST_TOKENS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRules:
+    """`[guests]` of a gateway's file: who gets a token without showing one."""
+
+    names: tuple[str, ...] = ("guest-*",)
+    topics: tuple[str, ...] = EVERY_TOPIC
+    capabilities: tuple[str, ...] = PROFILES[START]
+
+    def may_be_called(self, name: str) -> bool:
+        return covers(self.names, name)
+
+    def may_enter(self, topic: str) -> bool:
+        return covers(self.topics, topic)
+
+
+class IssuedToken(NamedTuple):
+    participant: str
+    topic: str
+    capabilities: tuple[str, ...]
+    expires: float
+    is_guest: bool
+
+
+class IssuedTokens:
+    """The policy for tokens of our own, and for all others through `others`.
+
+    A participant has one such token for a topic: a new one ends the one before. A guest's name belongs to guests alone:
+    any other token that names it is refused.
+    """
+
+    def __init__(
+        self,
+        others: AdmissionPolicy,
+        guests: GuestRules | None,
+        *,
+        seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.guests, self._others, self._seconds, self._clock = guests, others, seconds, clock
+        self._issued: dict[str, IssuedToken] = {}
+
+    async def admit(self, token: str | None, topic: str) -> Admission | None:
+        credential = credential_of(token) if token is not None else ""
+        issued = self._issued.get(credential)
+        if issued is None:
+            found = await self._others.admit(token, topic)
+            return None if found is not None and self.is_guests(found.participant) else found
+        if issued.topic != topic or issued.expires <= self._clock():
+            return None
+        holder = credential if issued.is_guest else ""
+        return Admission(
+            issued.participant, issued.capabilities, expires=issued.expires, holder=holder, is_guest=issued.is_guest
+        )
+
+    def issue(
+        self,
+        participant: str,
+        topic: str,
+        capabilities: tuple[str, ...],
+        *,
+        is_guest: bool,
+        is_connected: Callable[[str, str], bool],
+    ) -> str | None:
+        """A new token; None if there are too many. Then guests that are not connected give way."""
+        self._sweep(participant, topic)
+        if len(self._issued) >= MOST_TOKENS:
+            idle = next((key for key, one in self._issued.items() if one.is_guest and not is_connected(*one[:2])), None)
+            if idle is None:
+                return None
+            del self._issued[idle]
+        token = secrets.token_urlsafe(32)
+        expires = self._clock() + self._seconds
+        self._issued[credential_of(token)] = IssuedToken(participant, topic, capabilities, expires, is_guest)
+        return token
+
+    def take_back(self, token: str) -> None:
+        self._issued.pop(credential_of(token), None)
+
+    def _sweep(self, participant: str, topic: str) -> None:
+        now = self._clock()
+        for key, one in list(self._issued.items()):
+            if one.expires <= now or one[:2] == (participant, topic):
+                del self._issued[key]
+
+    def is_guests(self, name: str) -> bool:
+        """Whether guests may take this name."""
+        return self.guests is not None and self.guests.may_be_called(name)
+
+
+# -- The token of a connection, which is verified again while the connection is open.
+
+
+class TopicCredential:
+    """A token, the topic it was shown for, and what it was good for then."""
+
+    __slots__ = ("key", "_policy", "_token", "_topic", "_admission")
+
+    def __init__(self, policy: AdmissionPolicy, token: str | None, topic: str, admission: Admission) -> None:
+        self.key = (credential_of(token or ""), topic)
+        self._policy, self._token, self._topic, self._admission = policy, token, topic, admission
+
+    async def verify(self) -> Admission | None:
+        return await self._policy.admit(self._token, self._topic)
+
+    def holds(self, found: Admission | None) -> bool:
+        """A token that is good for less than before has ended."""
+        known = self._admission
+        return (
+            found is not None
+            and found.participant == known.participant
+            and set(found.capabilities) >= set(known.capabilities)
+        )
+
+
+# -- The limits of a gateway, per participant and per topic. Sizes are bytes, times are seconds.
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """`[limits]` of a gateway's file; replace single fields."""
+
+    message: int = 1024 * 1024
+    waiting: int = 4 * 1024 * 1024
+    """Bytes that may wait for one reader. A reader with more is dropped, so that it does not hold up its topic."""
+    participants: int = 1_000
+    """In one topic."""
+    topics: int = 1_000
+    rate: float = 100.0
+    """Messages per second of one participant, after `burst` at once."""
+    burst: int = 200
+    malformed_in_a_row: int = 16
+    opening: float = 10.0
+    farewell: float = 2.0
+    ping: float = 20.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value: object = getattr(self, field.name)
+            wanted = int if field.type == "int" else int | float
+            if isinstance(value, bool) or not isinstance(value, wanted) or not 0 < value < float("inf"):
+                raise UsageError(
+                    f"the gateway's limit {field.name} cannot be {value!r}",
+                    fix="leave it out, or give a number above 0",
+                )

@@ -10,15 +10,12 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import from_json
 
-from defserve.auth.bearer import MalformedToken, bearer
-from defserve.auth.challenges import challenge
-from defserve.auth.verifiers import TokenVerifier
-from defserve.gateway.gateway import Gateway
-from defserve.gateway.metrics import MEDIA_TYPE
-from defserve.protocols.mcpx.envelope import PROTOCOL
-from defserve.protocols.mcpx.kinds import is_reserved
-from defserve.wire.codec import encode
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.auth.bearer_tokens import MalformedToken, TokenVerifier, bearer
+from defserve.auth.oauth import challenge
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import encode
+from defserve.gateway.gateway import METRICS_TYPE, Gateway
+from defserve.protocols.mcpx.envelope import PROTOCOL, is_reserved
 
 JSON: Final = "application/json"
 HEAD_BYTES: Final = 16 * 1024
@@ -115,7 +112,7 @@ async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Gatewa
 _PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
     "/health": lambda gateway: GatewayResponse(HTTPStatus.OK, encode({"status": "healthy", "protocol": PROTOCOL})),
     "/healthz": lambda gateway: GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}'),
-    "/metrics": lambda gateway: GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), MEDIA_TYPE),
+    "/metrics": lambda gateway: GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), METRICS_TYPE),
 }
 
 

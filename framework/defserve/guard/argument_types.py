@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 from defserve.guard.verdict import checked, refused
 
 if TYPE_CHECKING:
-    from defserve.guard.code.levels import CodeLevel
+    from defserve.guard.code.allowed_names import CodeLevel
     from defserve.guard.shell.judgement import ShellMode
 
 
@@ -39,7 +39,7 @@ class ShellCommand:
     @property
     def env(self) -> dict[str, str]:
         """Variables to run it with: nothing of the server's own, and git runs no program that a repository names."""
-        from defserve.guard.shell.environment import environment
+        from defserve.guard.shell.places import environment
 
         return environment(writing=self.mode != "readonly")
 
@@ -92,10 +92,10 @@ class Shell:
 
     def command(self, text: str) -> ShellCommand:
         """The command, if it may run. Raises Rejected."""
-        from defserve.guard.shell import judgement, links
+        from defserve.guard.shell import judgement, places
 
         judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
-        if judged.argv and self.root and (found := links.find_link(judged.argv, self.root)):
+        if judged.argv and self.root and (found := places.find_link(judged.argv, self.root)):
             judged = refused([found], {})
         verdict = checked(judged, "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or (), self.mode)
@@ -134,12 +134,12 @@ class Url:
 
     def url(self, text: str) -> PublicUrl:
         """The URL, if it may be fetched. Raises Rejected."""
-        from defserve.guard.network import urls
+        from defserve.guard import network
 
         options: dict[str, Any] = {"schemes": self.schemes, "hosts": self.hosts, "private": self.private}
         if self.ports is not None:
             options["ports"] = self.ports
-        url = PublicUrl(checked(urls.judge(text, **options), "URL refused", self.validator).url or text)
+        url = PublicUrl(checked(network.judge(text, **options), "URL refused", self.validator).url or text)
         if (seen := URLS.get()) is not None:
             seen.append((url, self))
         return url

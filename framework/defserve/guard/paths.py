@@ -17,8 +17,8 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
+from defserve.base.hidden_characters import describe_hidden
 from defserve.errors import UsageError
-from defserve.guard.text import hidden
 from defserve.guard.verdict import Verdict, Violation, checked, refused
 
 MAX_BYTES = 4096
@@ -51,7 +51,7 @@ def _violations(path: str) -> Iterator[Violation]:
         return
     if not path.strip():
         yield Violation("empty", "Blocked path: it is empty")
-    for index, what in hidden(path):
+    for index, what in describe_hidden(path):
         yield Violation("hidden-text", f"Blocked {what} at position {index}")
         return
     if _ENCODED.search(path):

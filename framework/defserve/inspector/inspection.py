@@ -1,38 +1,42 @@
-"""Everything that an inspector knows about one server. Panels work on it; pages show it."""
+"""Everything that an inspector knows about one server. Panels work on it; pages show it.
+
+Beside it: what a verb of a panel is, the resources that are watched, the skills that are looked at, the audit log.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from defserve.errors import PeerGone
-from defserve.host.client import Client
-from defserve.host.fields import object_of
-from defserve.host.mcpl.mcpl import Mcpl
-from defserve.host.mgp.mgp import ASKING, EXTENSIONS, Mgp
-from defserve.inspector.account import Account
-from defserve.inspector.apps.shown import ShownApps
-from defserve.inspector.apps.views import Views
-from defserve.inspector.connection import EraConnection
-from defserve.inspector.live.feed import LiveFeed
-from defserve.inspector.live.inference import asked_person
-from defserve.inspector.live.playground import Playground
-from defserve.inspector.protocol import BadMessage, Json
+from pydantic_core import to_json
+
+from defserve.client.client import Client
+from defserve.client.mcpl.options import Mcpl
+from defserve.client.mgp.peer import ASKING, EXTENSIONS, Mgp
+from defserve.client.replies import Json as JsonObject
+from defserve.client.replies import object_of, text_of
+from defserve.client.skills import CheckedEntry, LoadedSkill, UnverifiedSkill
+from defserve.core.json_values import is_object
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.inspector.app_views import ShownApps, Views
+from defserve.inspector.era_connection import Account, EraConnection, Target
+from defserve.inspector.followed_tasks import FollowedTasks
+from defserve.inspector.joined_topic import JoinedTopic
+from defserve.inspector.live_feed import LiveFeed, Playground, asked_person
+from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.inspector.questions import Questions
-from defserve.inspector.recording.latencies import Latencies
 from defserve.inspector.recording.masking import masked_address, masked_words
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.timeline import Timeline
-from defserve.inspector.server_log import ServerLog
-from defserve.inspector.skills import HeldSkills
-from defserve.inspector.states.states import StateTrees
-from defserve.inspector.target import Target
-from defserve.inspector.tasks.tasks import FollowedTasks
-from defserve.inspector.topic import JoinedTopic
-from defserve.inspector.watches import Watches
+from defserve.inspector.recording.timeline import Latencies, Timeline
+from defserve.inspector.state_trees import StateTrees
+from defserve.protocols.mcp.skill_files import SKILL_FILE
+from defserve.protocols.mgp.audit import ReadableAuditLog
+from defserve.stores.audit.chain import numbered_lines, parse_line
 
 ERAS: Final = ("handshake", "stateless")
 OPEN_SECONDS: Final = 30.0
@@ -273,3 +277,228 @@ def server_of(client: Client | None) -> Json:
     offers: Sequence[str] = sorted(object_of(client.capabilities))
     told: Json = {"server": client.server_info, "speaks": speaks, "offers": offers}
     return {**told, "instructions": client.instructions} if client.instructions else told
+
+
+# -- What a verb is, and how it asks the server.
+
+
+Verb: TypeAlias = Callable[[Inspection, Request], Awaitable[Any]]
+
+
+def era_of(request: Request) -> str | None:
+    """The era that a request is about; None stands for the first conversation."""
+    return request.text("era", "") or None
+
+
+@asynccontextmanager
+async def asking(inspection: Inspection, request: Request) -> AsyncGenerator[Client]:
+    """The client of the era that a request is about. If the server turns out to be gone, it is connected to anew."""
+    era = era_of(request)
+    client = await inspection.client(era)
+    try:
+        yield client
+    except PeerError as error:
+        inspection.failed(era, error)
+        raise
+
+
+# -- The resources that the person watches. A new conversation with the server watches them again.
+
+
+MOST_WATCHED: Final = 100
+
+
+class Watches:
+    """The watched URIs of each era, and the client that was asked to report them."""
+
+    def __init__(self) -> None:
+        self._uris: dict[str, set[str]] = {}
+        self._clients: dict[str, Client] = {}
+
+    async def renew(self, client: Client) -> list[str]:
+        """What is watched in the era of a client. If it is a new client, the server is asked anew first."""
+        uris = self._of(client)
+        era = client_era(client)
+        if self._clients.get(era) is not client:
+            self._clients[era] = client
+            for uri in sorted(uris):
+                try:
+                    await client.subscribe(uri)
+                except PeerError:
+                    uris.discard(uri)  # it is no longer there
+        return sorted(uris)
+
+    async def watch(self, client: Client, uri: str) -> None:
+        """Have changes of a resource reported. Raises PeerError if the server does not do that."""
+        await self.renew(client)
+        uris = self._of(client)
+        if uri in uris:
+            return
+        if len(uris) >= MOST_WATCHED:
+            raise BadMessage(f"{MOST_WATCHED} resources are watched already", fix="stop watching some of them")
+        await client.subscribe(uri)
+        uris.add(uri)
+
+    async def leave(self, client: Client, uri: str) -> None:
+        """Watch a resource no longer."""
+        if uri in await self.renew(client):
+            self._of(client).discard(uri)
+            await client.unsubscribe(uri)
+
+    def _of(self, client: Client) -> set[str]:
+        return self._uris.setdefault(client_era(client), set())
+
+
+def client_era(client: Client) -> str:
+    return "stateless" if client.stateless else "handshake"
+
+
+# -- The skills that the person looks at: each entry as it was listed, with which everything read later is compared.
+
+
+MOST_SKILLS: Final = 1_000
+MOST_LOADED: Final = 16
+MOST_BYTES: Final = 16 * 1024 * 1024
+LONGEST_FRONTMATTER: Final = 64 * 1024
+LONGEST_TEXT: Final = 2_000
+
+
+class HeldSkills:
+    """The entries of each era, as listed last. Reading compares with them, not with what the server says later."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, dict[str, JsonObject]] = {}
+        self._loaded: dict[tuple[str, str], tuple[Client, LoadedSkill]] = {}
+
+    def hold(self, era: str, entries: list[JsonObject]) -> list[JsonObject]:
+        """Keep a new list, and what the page is told of each skill. What goes beyond the limits is left out."""
+        held, told, size = dict[str, JsonObject](), list[JsonObject](), 0
+        for entry in entries[:MOST_SKILLS]:
+            about = described(entry)
+            size += len(to_json(about, inf_nan_mode="null"))
+            if size > MOST_BYTES:
+                break
+            held[str(entry.get("uri"))] = entry
+            told.append(about)
+        self._entries[era] = held
+        self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != era}
+        return told
+
+    async def loaded(self, client: Client, era: str, uri: str) -> LoadedSkill:
+        """A listed skill whose `SKILL.md` was read. Raises UnverifiedSkill if it differs from its entry."""
+        known = self._loaded.get((era, uri))
+        if known is not None and known[0] is client:
+            return known[1]
+        entry = self._entries.get(era, {}).get(uri)
+        if entry is None:
+            raise BadMessage("this skill is not in the list any more", fix="list the skills again")
+        skill = await client.load_skill(entry)
+        self._loaded[era, uri] = client, skill
+        if len(self._loaded) > MOST_LOADED:
+            del self._loaded[next(iter(self._loaded))]
+        return skill
+
+    def forget(self, era: str, uri: str) -> None:
+        """Read its `SKILL.md` anew the next time."""
+        self._loaded.pop((era, uri), None)
+
+
+def described(entry: JsonObject) -> JsonObject:
+    """A skill for the page. One whose entry cannot be verified has `refused`, and no files."""
+    frontmatter = object_of(entry.get("frontmatter"))
+    told: JsonObject = {
+        "uri": (text_of(entry.get("uri")) or "")[:LONGEST_TEXT],
+        "name": (text_of(frontmatter.get("name")) or "")[:LONGEST_TEXT],
+        "about": (text_of(frontmatter.get("description")) or "")[:LONGEST_TEXT],
+        "frontmatter": _short(frontmatter),
+        "files": [],
+        "fingerprint": None,
+        "refused": None,
+    }
+    try:
+        checked = CheckedEntry(entry)
+    except UnverifiedSkill as error:
+        return {**told, "refused": error.message[:LONGEST_TEXT]}
+    files = sorted(checked.files.values(), key=lambda file: (file.path != SKILL_FILE, file.path))
+    return {**told, "files": [file._asdict() for file in files], "fingerprint": checked.fingerprint}
+
+
+def _short(frontmatter: JsonObject) -> Any:
+    return frontmatter if len(to_json(frontmatter, inf_nan_mode="null")) <= LONGEST_FRONTMATTER else None
+
+
+# -- The audit log of the server, where the inspector can read it: the newest lines with their MACs, and a verdict.
+
+
+MOST_LINES: Final = 500
+ELSEWHERE: Final = "the server runs elsewhere, and MGP has no request that checks a chain: that is done beside the log"
+LONGEST_LINE: Final = 4_096
+"""A longer line is shown without its details."""
+
+
+class ServerLog:
+    """`find` gives the log; None if the server has none, or it is out of reach."""
+
+    def __init__(self, find: Callable[[], ReadableAuditLog | None] | None) -> None:
+        self._find = find
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the server does not run here, so that its log can never be read."""
+        return self._find is None
+
+    async def lines(self) -> Json | None:
+        """`{"name", "lines"}`, newest first; None if there is no log to read. Lines are not checked: `verify` does."""
+        return await asyncio.to_thread(self._lines)
+
+    async def verify(self) -> Json:
+        """Check the whole chain. Raises UsageError if there is no log to read."""
+        return await asyncio.to_thread(self._verify)
+
+    def _lines(self) -> Json | None:
+        if (log := self._log) is None:
+            return None
+        last = log.last_seq  # what waits is written first
+        if (path := getattr(log, "path", None)) is not None:
+            return {"name": Path(path).name, "lines": _newest(Path(path))}
+        page = log.replay(max(1, last - MOST_LINES + 1), None, MOST_LINES)
+        found = [_line(event.get("seq"), event, None) for event in page.events]
+        return {"name": type(log).__name__, "lines": found[::-1]}
+
+    def _verify(self) -> Json:
+        if (log := self._log) is None:
+            if self.is_elsewhere:
+                raise UsageError(ELSEWHERE, fix="there: defserve audit verify FILE, or defserve kernel audit --verify")
+            raise UsageError("there is no audit log to verify", fix='give the server one: Server(audit="audit.jsonl")')
+        began = time.perf_counter()
+        report = log.verify()._asdict()
+        return {**report, "ms": (time.perf_counter() - began) * 1000, "at": time.time()}
+
+    @property
+    def _log(self) -> ReadableAuditLog | None:
+        return self._find() if self._find is not None else None
+
+
+def _newest(path: Path) -> list[Json]:
+    try:
+        with path.open("rb") as file:
+            kept = deque(numbered_lines(file), MOST_LINES)
+    except FileNotFoundError:
+        return []
+    return [_read(number, line) for number, line in reversed(kept)]
+
+
+def _read(number: int, raw: bytes) -> Json:
+    """A line as the page shows it, genuine or not."""
+    whole = parse_line(raw) or {}
+    body = whole.get("event") if "event" in whole else whole.get("log")
+    if not is_object(body):
+        return {"line": number, "type": "not a record", "odd": True}
+    if len(raw) > LONGEST_LINE:
+        body = {name: value for name, value in body.items() if name != "details"}
+    mac: Any = whole.get("mac")
+    return _line(number, body, mac if isinstance(mac, str) else None)
+
+
+def _line(number: Any, body: Json, mac: str | None) -> Json:
+    return {"line": number, "type": str(body.get("event_type") or body.get("type", "")), "event": body, "mac": mac}

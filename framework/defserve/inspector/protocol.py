@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.auth.challenges import oauth_challenge
+from defserve.auth.oauth import oauth_challenge
+from defserve.client.replies import object_of, text_of
+from defserve.core.json_values import is_object
 from defserve.errors import BadArguments, DefserveError, PeerError, Refused, ToolError, UsageError
-from defserve.host.fields import object_of, text_of
-from defserve.wire.jsonvalue import is_object
 
 Json: TypeAlias = dict[str, Any]
 FIX: Final = "\n  fix: "

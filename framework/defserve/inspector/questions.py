@@ -1,21 +1,25 @@
-"""What servers, and our own checks, ask the person at the page. Questions wait in one queue until they are answered."""
+"""What servers, and our own checks, ask the person at the page, and a model made of rules that answers sampling.
+
+Questions wait in one queue until they are answered.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
+from defserve.client.answers import Accept, Answers, Cancel, Decline
+from defserve.client.mgp.peer import ANSWER_BY
+from defserve.client.replies import object_of
+from defserve.core.json_values import is_array
 from defserve.errors import ProtocolError
-from defserve.host.answers import Accept, Answers, Cancel, Decline
-from defserve.host.mgp.callbacks import ANSWER_BY
 from defserve.inspector.protocol import BadMessage, Json
-from defserve.inspector.scripted_model import ScriptedAnswers
 
 MOST_OPEN: Final = 100
 MOST_PAST: Final = 100
@@ -140,3 +144,55 @@ class Questions:
         """What the person decides about a permission; None leaves it open."""
         answer = await self.ask("permission", era, permission=permission, risk=risk, server=server)
         return {"approved": True, "denied": False}.get(str(answer.get("decision")))
+
+
+# -- A model made of rules, which answers sampling while nobody wants to type.
+
+
+MOST_RULES: Final = 50
+LONGEST: Final = 20_000
+
+
+class Rule(NamedTuple):
+    """What is said if the newest message has the text `when`, in any case of letters. An empty `when` always fits."""
+
+    when: str
+    say: str
+
+
+class ScriptedAnswers:
+    """Rules that the person has written. Nothing is answered while it is not switched on."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.rules: list[Rule] = []
+
+    def set(self, on: bool, rules: Sequence[Any]) -> None:
+        """Take new rules, objects with `when` and `say`. Raises BadMessage if one is something else, or too long."""
+        read = [object_of(rule) for rule in rules]
+        texts = [text for rule in read for text in (rule.get("when", ""), rule.get("say"))]
+        if len(rules) > MOST_RULES or not all(isinstance(text, str) and len(text) <= LONGEST for text in texts):
+            raise BadMessage(
+                "these are not rules for a model",
+                fix=f"give at most {MOST_RULES} rules with the texts `when` and `say`, each below {LONGEST} characters",
+            )
+        self.on, self.rules = on, [Rule(rule.get("when", ""), rule["say"]) for rule in read]
+
+    def answer(self, params: Json) -> str | None:
+        """What the first rule that fits says; None if none does, or the model is switched off."""
+        if not self.on:
+            return None
+        asked = newest_text(params).casefold()
+        return next((rule.say for rule in self.rules if rule.when.casefold() in asked), None)
+
+    def wire(self) -> Json:
+        return {"on": self.on, "rules": [rule._asdict() for rule in self.rules]}
+
+
+def newest_text(params: Json) -> str:
+    """The texts of the last message of a sampling request."""
+    messages = params.get("messages")
+    last = object_of(messages[-1]) if is_array(messages) and messages else {}
+    content = last.get("content")
+    blocks = content if is_array(content) else [content]
+    return "\n".join(str(object_of(block).get("text", "")) for block in blocks)

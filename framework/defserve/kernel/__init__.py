@@ -2,9 +2,6 @@
 
 The kernel is a `Server` like any other, filled by the servers behind it. So every transport, credential check and
 limit works in front of it. One bad server never holds up another or the kernel.
-
-May import: `auth`, `core`, `host.link`, `host.mgp.said`, `kernel`, `protocols.mcp`, `protocols.mgp`, `proxying`,
-`search`, `server`, `wire.messages`.
 """
 
 from __future__ import annotations

@@ -1,40 +1,49 @@
-"""The kernel: a `Server` filled with the servers of an mgp.toml. It runs them, and follows the file as it changes."""
+"""The kernel: a `Server` filled with the servers of an mgp.toml. It runs them, and follows the file as it changes.
+
+What it remembers beside that file (digests of tools, grants, decisions) is in its state file.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
-from defserve.base.background import BackgroundTasks
+from defserve.base.concurrency import BackgroundTasks
+from defserve.client.link import Resolve
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, InvalidParams, UsageError
-from defserve.host.link import Resolve
-from defserve.kernel.config.changes import changes
-from defserve.kernel.config.entries import KernelConfig, ServerEntry
+from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_changes
 from defserve.kernel.config.loading import load
-from defserve.kernel.figures import history
 from defserve.kernel.governance.access import closes_servers, own_policy, wants_access
+from defserve.kernel.governance.directory import check_register_rules, guarded
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
-from defserve.kernel.governance.registering import check_register_rules, guarded
-from defserve.kernel.governance.state_file import StateFile
-from defserve.kernel.journal import Journal
-from defserve.kernel.members import Creator, Member
-from defserve.kernel.operating.access import AccessVerbs
-from defserve.kernel.operating.audit import KernelAudit
-from defserve.kernel.operating.health import health
-from defserve.kernel.operating.permissions import PermissionVerbs
-from defserve.kernel.operating.pins import PinVerbs
-from defserve.kernel.operating.tools import ACCESS_GRANT, ACCESS_QUERY, ACCESS_REVOKE, add_operator_tools
+from defserve.kernel.members import Creator, Journal, Member, history
+from defserve.kernel.operations import (
+    ACCESS_GRANT,
+    ACCESS_QUERY,
+    ACCESS_REVOKE,
+    AccessVerbs,
+    KernelAudit,
+    PermissionVerbs,
+    PinVerbs,
+    add_operator_tools,
+    health,
+)
 from defserve.kernel.supervision import Supervision
-from defserve.search.options import Search
+from defserve.search.ranking import Search
 from defserve.server.server import Server
+from defserve.stores.files import locked, replace_file
 
 MOST_FOUND: Final = 20
 
@@ -267,7 +276,7 @@ class Kernel:
 
     async def _take_over(self, config: KernelConfig) -> dict[str, Any]:
         new = {entry.id: entry for entry in config.servers}
-        done = changes({id: member.entry for id, member in self.members.items() if member.creator is None}, new)
+        done = find_changes({id: member.entry for id, member in self.members.items() if member.creator is None}, new)
         needs_start = self.config.changed_at_start(config)
         is_other_default = self.config.settings.default_policy != config.settings.default_policy
         self.config = config
@@ -356,3 +365,97 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
     if settings.code_mode:
         given.setdefault("code_mode", True)
     return Server(settings.name, **given)
+
+
+# -- What a kernel remembers beside its file: the digests of tools, who was granted what, what operators decided.
+#
+# It is one file, made when there is something to remember. Several kernels may serve one mgp.toml, so each change is
+# made to what the file says at that moment, under a lock, and the file is replaced whole. `refresh` reads what others
+# did.
+
+
+VERSION: Final = 1
+SUFFIX: Final = ".state.json"
+LOCK: Final = ".lock"
+LARGEST: Final = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class KernelState:
+    """`pins` are digests by server and tool, `definitions` what they are digests of. `access` are entries by server,
+    `permissions` the decisions of operators by server and permission."""
+
+    pins: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    access: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    definitions: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict[str, dict[str, dict[str, Any]]])
+    permissions: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict[str, dict[str, dict[str, Any]]])
+
+
+class StateFile:
+    """`known` is what the file said last. Nobody else changes it: give `update` what to change. Raises UsageError for
+    a file that cannot be read."""
+
+    def __init__(self, config: Path) -> None:
+        self.path = config.with_suffix(SUFFIX)
+        self._lock = Lock()
+        self._stamp = self._stamped()
+        self.known = self._read()
+
+    def update(self, change: Callable[[KernelState], None]) -> None:
+        """Make a change to what is kept now. When it returns, the change is safe. Raises OSError if it cannot be."""
+        with self._lock, locked(self.path.with_name(self.path.name + LOCK)):
+            try:
+                state = self._read()
+            except UsageError as error:
+                raise OSError(error.problem) from None
+            change(state)
+            kept = {"version": VERSION, **asdict(state)}
+            replace_file(self.path, json.dumps(kept, indent=1, sort_keys=True).encode() + b"\n")
+            self.known = state
+
+    def refresh(self) -> bool:
+        """Read what others have written meanwhile. Returns whether the file has changed. Raises UsageError."""
+        with self._lock:
+            if (stamp := self._stamped()) == self._stamp:
+                return False
+            self.known, self._stamp = self._read(), stamp
+            return True
+
+    def _stamped(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _read(self) -> KernelState:
+        try:
+            if self.path.stat().st_size > LARGEST:
+                raise ValueError
+            found = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return KernelState()
+        except (OSError, ValueError, RecursionError):
+            found = None
+        if is_object(found) and found.pop("version", None) == VERSION and _is_sound(found):
+            return KernelState(**{name: found[name] for name in KernelState.__slots__ if name in found})
+        raise UsageError(
+            f"{self.path} cannot be read, or is not what a kernel of this version writes",
+            fix="restore it; or remove it, and approve tools and grant access anew",
+        )
+
+
+def _is_sound(found: dict[str, Any]) -> bool:
+    pins, access = found.get("pins"), found.get("access")
+    return (
+        is_object(pins)
+        and all(is_object(each) and all(isinstance(text, str) for text in each.values()) for each in pins.values())
+        and is_object(access)
+        and all(is_array(each) and all(map(is_object, each)) for each in access.values())
+        and all(_is_table(found.get(name, {})) for name in ("definitions", "permissions"))
+    )
+
+
+def _is_table(found: Any) -> bool:
+    """Objects by server and name."""
+    return is_object(found) and all(is_object(each) and all(map(is_object, each.values())) for each in found.values())

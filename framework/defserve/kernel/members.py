@@ -1,25 +1,24 @@
-"""The servers of a kernel: what the file says of each, and the backend that it became."""
+"""The servers of a kernel: what the file says of each, the backend that it became, its journal and its figures."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from defserve.client.link import Resolve
+from defserve.client.mgp.server_claims import SaidMgp
 from defserve.errors import DefserveError, UsageError
-from defserve.host.link import Resolve
-from defserve.host.mgp.said import SaidMgp
 from defserve.kernel.config.entries import ServerEntry, ServerLaunch
-from defserve.kernel.figures import figures
-from defserve.kernel.journal import Journal
-from defserve.protocols.mgp import instants
+from defserve.protocols.mgp import vocabulary
 from defserve.proxying.backend import Backend
-from defserve.proxying.catalogue.names import ToolChoice
-from defserve.proxying.mounted import BackendOptions
+from defserve.proxying.calls import CallSlots, CallTime
+from defserve.proxying.mounted import BackendOptions, ToolChoice, Transition
 from defserve.proxying.mounts import Mounts
-from defserve.proxying.states import Transition
 from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
@@ -182,7 +181,7 @@ class Member:
                 "window_secs": policy.window,
                 "backoff_secs": [policy.base, policy.cap],
             },
-            "since": instants.wire(datetime.fromtimestamp(backend.since, UTC)),
+            "since": vocabulary.format_instant(datetime.fromtimestamp(backend.since, UTC)),
             "health": self.health,
             "note": self.hidden(backend.note) or row["note"],
         }
@@ -202,6 +201,120 @@ def _told_itself(params: Mapping[str, Any]) -> str:
 
 def _shown(launch: ServerLaunch) -> str:
     """The command line or address as the file has it. Literal secrets in it are not shown."""
-    from defserve.redaction import redact_text
+    from defserve.base.redaction import redact_text
 
     return redact_text(launch.shown, limit=300)
+
+
+# -- What happened to a server: its standard error and its changes of state. Bounded, and without secrets.
+
+
+KEPT: Final = 500
+LONGEST: Final = 2_000
+BEHIND: Final = 1_000
+"""Lines that a follower may be behind before it misses some."""
+
+Kind: TypeAlias = Literal["state", "stderr", "problem"]
+
+
+class JournalLine(NamedTuple):
+    """A line. `time` is that of the wall clock."""
+
+    time: datetime
+    id: str
+    kind: Kind
+    text: str
+
+    def wire(self) -> dict[str, Any]:
+        return {"time": vocabulary.format_instant(self.time), "id": self.id, "kind": self.kind, "text": self.text}
+
+
+class Journal:
+    """The last lines of all servers, a bounded number for each. Followers get new ones as they come."""
+
+    def __init__(self, clock: Callable[[], datetime] = vocabulary.utc_now) -> None:
+        self._lines: dict[str, deque[JournalLine]] = {}
+        self._followers: set[asyncio.Queue[JournalLine]] = set()
+        self._clock = clock
+
+    def add(self, id: str, kind: Kind, text: str) -> None:
+        line = JournalLine(self._clock(), id, kind, text[:LONGEST])
+        self._lines.setdefault(id, deque(maxlen=KEPT)).append(line)
+        for follower in self._followers:
+            if follower.full():
+                follower.get_nowait()
+            follower.put_nowait(line)
+
+    def forget(self, id: str) -> None:
+        """A server is gone for good."""
+        self._lines.pop(id, None)
+
+    def lines(self, id: str | None = None) -> list[JournalLine]:
+        """The kept lines of one server, or of all, by time."""
+        found = self._lines.get(id, ()) if id is not None else (line for kept in self._lines.values() for line in kept)
+        return sorted(found, key=lambda line: line.time)
+
+    async def follow(self, id: str | None = None) -> AsyncGenerator[JournalLine]:
+        """The kept lines, then new ones for ever."""
+        follower: asyncio.Queue[JournalLine] = asyncio.Queue(BEHIND)
+        self._followers.add(follower)
+        try:
+            for line in self.lines(id):
+                yield line
+            while True:
+                line = await follower.get()
+                if id is None or line.id == id:
+                    yield line
+        finally:
+            self._followers.discard(follower)
+
+
+# -- What is known of the calls of a server: how many a second, how long they take, how many fail.
+
+
+RATE_SECONDS: Final = 10.0
+STEP_SECONDS: Final = 15
+STEPS: Final = 40
+
+
+def figures(room: CallSlots) -> dict[str, Any]:
+    """Calls a second are those of the last ten seconds; times are those of the last calls that the room remembers."""
+    now, times = perf_counter(), tuple(room.times)
+    lasted = sorted(ended - began for began, ended, _ in times)
+    return {
+        "errors_total": room.errors,
+        "calls_per_second": _rate(times, now, room.times.maxlen),
+        "median_ms": _milliseconds(lasted, 0.5),
+        "p95_ms": _milliseconds(lasted, 0.95),
+    }
+
+
+def history(room: CallSlots) -> dict[str, Any]:
+    """`steps` of the last ten minutes, the newest last: calls, errors, median in ms. None: not remembered."""
+    now, times = perf_counter(), tuple(room.times)
+    found: list[list[CallTime]] = [[] for _ in range(STEPS)]
+    for time in times:
+        if 0 <= (age := int((now - time[1]) // STEP_SECONDS)) < STEPS:
+            found[STEPS - 1 - age].append(time)
+    forgotten = STEPS - 1 - int((now - times[0][1]) // STEP_SECONDS) if len(times) == room.times.maxlen else 0
+    steps = [None if at < forgotten else _step(each) for at, each in enumerate(found)]
+    return {"step_secs": STEP_SECONDS, "steps": steps}
+
+
+def _step(times: Sequence[CallTime]) -> list[Any]:
+    lasted = sorted(ended - began for began, ended, _ in times)
+    return [len(times), sum(failed for _, _, failed in times), _milliseconds(lasted, 0.5)]
+
+
+def _rate(times: Sequence[CallTime], now: float, most: int | None) -> float:
+    recent = [ended for _, ended, _ in times if now - ended <= RATE_SECONDS]
+    # With more calls than are remembered, these are of a shorter time.
+    span = now - recent[0] if len(recent) == most else RATE_SECONDS
+    return round(len(recent) / max(span, 0.001), 1)
+
+
+def _milliseconds(lasted: Sequence[float], share: float) -> float | None:
+    """The time that this share of the calls took at most."""
+    if not lasted:
+        return None
+    return round(lasted[min(len(lasted) - 1, int(len(lasted) * share))] * 1000, 2)

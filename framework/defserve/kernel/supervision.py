@@ -1,34 +1,61 @@
-"""What a kernel does while it serves: it probes its servers, tells of their changes, can be operated, and reloads."""
+"""What a kernel does while it serves: it probes its servers, tells of their changes, can be operated, and reloads.
+
+Operators reach it by the control socket and by MGP's methods (§6, §11.3, §11.4), which are below.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import random
 import signal
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from defserve.base.background import BackgroundTasks
-from defserve.core.extension import Extension, Handler, Offer, Wrapper
-from defserve.errors import DefserveError
-from defserve.kernel.control.listener import controlled
-from defserve.kernel.control.verbs import Operations
-from defserve.kernel.idling import end_when_idle
+from defserve.base.concurrency import BackgroundTasks
+from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
+from defserve.core.messages import Params
+from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout, UsageError
+from defserve.kernel.config.entries import KernelConfig
+from defserve.kernel.control_listener import Operations, controlled
+from defserve.kernel.governance.access import check_operator
 from defserve.kernel.members import Member
-from defserve.kernel.methods import KernelMethods, OperatedKernel
-from defserve.kernel.notices import LifecycleNotices
-from defserve.kernel.operating.tools import add_operator_tools
-from defserve.kernel.probing import probe
+from defserve.kernel.operations import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
+from defserve.protocols.mgp import vocabulary
+from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
+from defserve.protocols.mgp.lifecycle import DEFAULT_REASON, REASONS, TRANSITIONS, LifecycleState, reason_of, tell
+from defserve.protocols.mgp.server_discovery import Answer
+from defserve.protocols.mgp.terms import sections, sections_of
+from defserve.proxying.backend import Backend
+from defserve.proxying.mounted import TOLD, RefusalReason, Transition
+from defserve.server.server import Server
 
 log = logging.getLogger("defserve.kernel")
 
 WATCH_SECONDS: Final = 1.0
 SETTLE_SECONDS: Final = 0.2
 """A file that is not written any more for so long is complete."""
-TOLD: Final = ("added", "removed", "restarted", "adjusted", "failed", "needs_start")
+REPORTED_CHANGES: Final = ("added", "removed", "restarted", "adjusted", "failed", "needs_start")
+
+
+# -- MGP §6, §11.3, §11.4 at a kernel: health and lifecycle of the server that `server_id` names, and the audit log.
+
+
+class OperatedKernel(Protocol):
+    """The part of a kernel that these methods use."""
+
+    config: KernelConfig
+    server: Server
+    members: dict[str, Member]
+
+    def member(self, id: str) -> Member: ...
+    async def restart(self, id: str, now: bool = False) -> dict[str, Any]: ...
+    async def stop(self, id: str, reason: str = "", timeout: float | None = None) -> dict[str, Any]: ...
 
 
 class Supervised(Operations, OperatedKernel, Protocol):
@@ -157,7 +184,7 @@ class Supervision(Extension):
         except Exception:
             log.exception("%s was read again (%s), and that failed", path, why)
         else:
-            told = ", ".join(f"{name}: {' '.join(done[name])}" for name in TOLD if done[name])
+            told = ", ".join(f"{name}: {' '.join(done[name])}" for name in REPORTED_CHANGES if done[name])
             level = logging.WARNING if told else logging.INFO
             log.log(level, "%s was read again (%s); %s", path, why, told or "no server has changed")
 
@@ -177,3 +204,251 @@ def _on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> b
     except (AttributeError, NotImplementedError, RuntimeError, ValueError):
         return False
     return True
+
+
+# -- Whether servers that run still answer. One task for each server, so that a slow one delays no other.
+
+
+JITTER: Final = 0.2
+UNWATCHED_SECONDS: Final = 5.0
+"""After so long a server without probes looks whether the file wants some now."""
+
+
+async def probe(member: Member) -> None:
+    """Probe a server for ever, as its entry says at each moment. So many late answers in a row are its failure.
+
+    A probe is no call: it is not counted, and it keeps no server awake.
+    """
+    late = 0
+    while True:
+        interval = member.entry.health.interval_secs
+        await asyncio.sleep(interval * (1 - JITTER * random.random()) or UNWATCHED_SECONDS)
+        rules, backend = member.entry.health, member.backend
+        if not rules.interval_secs or backend is None or backend.state != "connected":
+            late, member.health = 0, ""
+            continue
+        late = 0 if await _answers(member, rules.timeout_secs) else late + 1
+        if late >= rules.failures:
+            late = 0
+            backend.fail(f"it did not answer {rules.failures} probes in a row")
+
+
+async def _answers(member: Member, seconds: float) -> bool:
+    assert member.backend is not None
+    said = None
+    try:
+        said = await member.backend.ping(seconds)
+    except (PeerTimeout, PeerGone):
+        member.health = "late"
+        return False
+    except PeerError:
+        pass  # it knows no ping, and says so: that is an answer
+    # A server that answers that it is not well still answers: that is shown, and is no reason to end it.
+    member.health = said or "answers"
+    return True
+
+
+# -- Servers that nobody uses are ended until the next call. One task for each server.
+
+
+SHORTEST_LOOK, LONGEST_LOOK = 0.05, 5.0
+SHARE: Final = 0.25
+"""A server is looked at so often that it is ended at most this share of its time late."""
+
+
+async def end_when_idle(member: Member) -> None:
+    """Put a server to sleep after the time that its entry says; a lazy one as soon as its tools are known."""
+    loop = asyncio.get_running_loop()
+    seen, since = 0, loop.time()
+    while True:
+        limit = member.entry.idle_stop
+        await asyncio.sleep(min(max(limit * SHARE, SHORTEST_LOOK), LONGEST_LOOK) if limit else LONGEST_LOOK)
+        backend, entry = member.backend, member.entry
+        if backend is None or backend.state != "connected" or backend.calls or backend.calls_total != seen:
+            seen, since = backend.calls_total if backend is not None else 0, loop.time()
+            continue
+        is_unused = entry.start == "lazy" and not backend.calls_total
+        if is_unused or (entry.idle_stop and loop.time() - since >= entry.idle_stop):
+            async with member.changing:
+                await backend.sleep()
+
+
+# -- Tells peers and the audit trail how the servers of a kernel are (§11.4, §11.5).
+
+
+# What a supervisor does besides the diagram of §11.2: an operator may stop a server in any state, and start it again.
+STOPPED: Final[LifecycleState] = "disconnected"
+STARTED: Final[tuple[LifecycleState, LifecycleState]] = ("registered", "connecting")
+
+# The one of the five reasons of §11.4 that is nearest to too many restarts. `detail` says what really happened.
+LIMIT_REASON: Final = "resource_limit"
+
+# The events of §6.4 for the states that they are about.
+EVENTS: Final = {"connected": "SERVER_CONNECTED", "disconnected": "SERVER_DISCONNECTED", "error": "SERVER_DISCONNECTED"}
+
+
+class LifecycleNotices:
+    """Sends `notifications/mgp.lifecycle` for each change of a server to the peers that negotiated it."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def tell(self, member: Member, change: Transition) -> None:
+        """A server has changed its state."""
+        previous, new = change.previous, change.new
+        if new not in TRANSITIONS[previous] and new != STOPPED:
+            # An operator started a server that had ended: to its peers that is a new one.
+            previous = STARTED[0] if new == STARTED[1] else previous
+        text = member.hidden(change.reason)
+        is_limit = text.startswith(RefusalReason.LIMIT)
+        params = {
+            "server_id": member.id,
+            "previous_state": previous,
+            "new_state": new,
+            "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
+            "detail": TOLD[new],
+            "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
+        }
+        for session in self._server.composition.sessions:
+            if session.terms is not None and "lifecycle" in sections_of(session.terms):
+                tell(session, params)
+        if (event := EVENTS.get(new)) is not None:
+            details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
+            self._server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
+
+
+PING_SECONDS: Final = 5.0
+LONGEST_DRAIN_MS: Final = 3_600_000
+
+
+class KernelMethods:
+    """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators may name another."""
+
+    def __init__(self, kernel: OperatedKernel) -> None:
+        self._kernel, self._audit = kernel, KernelAudit(kernel)
+        self._stopping = BackgroundTasks()
+
+    def around(self) -> Mapping[str, Wrapper]:
+        return {
+            "mgp/health/ping": self._around(self._ping),
+            "mgp/health/status": self._around(self._status),
+            "mgp/lifecycle/shutdown": self._around(self._shutdown),
+        }
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart),
+            "mgp/audit/replay": _where_agreed("audit", self._audit.replay),
+        }
+
+    def tools(self) -> Mapping[str, Answer]:
+        """What clients without MGP find as tools."""
+        return {HEALTH: self.health, RESTART: self.restart, AUDIT: self._audit.replay}
+
+    def _around(self, answer: Any) -> Wrapper:
+        async def wrapper(call: Call, params: Params, following: Next) -> Any:
+            id = params.get("server_id")
+            if id is None or id == self._kernel.server.mgp.server_id or "lifecycle" not in sections(call):
+                return await following(call, params)
+            return await answer(self._backend(call, id), params)
+
+        return wrapper
+
+    # -- methods -------------------------------------------------------------------------------------------
+
+    async def _ping(self, backend: Backend, params: Params) -> Params:
+        return {
+            "status": await self._health(backend),
+            "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
+            "uptime_secs": int(time.time() - backend.since),
+            "server_id": backend.id,
+            "observed_at": vocabulary.format_instant(vocabulary.utc_now()),
+        }
+
+    async def _status(self, backend: Backend, params: Params) -> Params:
+        return {
+            "server_id": backend.id,
+            "status": await self._health(backend),
+            "state": backend.state,
+            "uptime_secs": int(time.time() - backend.since),
+            "tools_available": backend.tools,
+            "tools_total": backend.tools,
+            "pending_requests": backend.calls,
+            "restarts": backend.restarts,
+            "observed_at": vocabulary.format_instant(vocabulary.utc_now()),
+        }
+
+    async def _health(self, backend: Backend) -> str:
+        """What it answers now. Raises ServerNotReady if it cannot be asked."""
+        if backend.state != "connected":
+            raise ServerNotReady(
+                f"server {backend.id!r} is {backend.state}", data={"server_id": backend.id, "state": backend.state}
+            )
+        try:
+            return await backend.ping(PING_SECONDS) or "healthy"
+        except PeerError:
+            return "unhealthy"
+
+    async def _shutdown(self, backend: Backend, params: Params) -> Params:
+        """Begin to drain and answer at once, with the true numbers."""
+        reason, seconds = reason_of(params), self._seconds(params)
+        pending = backend.calls
+        self._stopping.start(self._kernel.stop(backend.id, reason, seconds))
+        return {
+            "server_id": backend.id,
+            "accepted": True,
+            "pending_requests": pending,
+            "estimated_drain_ms": int(seconds * 1000) if pending else 0,
+        }
+
+    async def health(self, call: Call, params: Params) -> Params:
+        """The health of the server that `server_id` names, or of all."""
+        check_operator(call, self._kernel.config.settings.admins)
+        if (id := params.get("server_id")) is not None:
+            self._member(id)
+        return {"servers": await health(self._kernel, id)}
+
+    async def restart(self, call: Call, params: Params) -> Params:
+        """Start a server again."""
+        backend = self._backend(call, params.get("server_id"))
+        try:
+            done = await self._kernel.restart(backend.id)
+        except PeerError:
+            raise ServerNotReady(f"server {backend.id!r} did not start again", data={"server_id": backend.id}) from None
+        return {"id": backend.id, "status": done["state"]}
+
+    # -- who and which -------------------------------------------------------------------------------------
+
+    def _backend(self, call: Call, id: Any) -> Backend:
+        """The server that is meant. Raises PermissionDenied for a caller who is no operator: first, so that it learns
+        no ids."""
+        check_operator(call, self._kernel.config.settings.admins)
+        member = self._member(id)
+        if member.backend is None:
+            raise ServerNotReady(f"server {id!r} is {member.state}: {member.problem or 'it was not started'}")
+        return member.backend
+
+    def _member(self, id: Any) -> Member:
+        if not isinstance(id, str):
+            raise InvalidParams("Invalid params: server_id must be the id of a server")
+        try:
+            return self._kernel.member(id)
+        except UsageError as error:
+            raise ServerNotFound(error.problem, details={"server_id": id[:128]}) from None
+
+    def _seconds(self, params: Params) -> float:
+        given = params.get("timeout_ms", self._kernel.config.settings.drain_secs * 1000)
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= LONGEST_DRAIN_MS:
+            raise InvalidParams(f"Invalid params: timeout_ms must be a number from 0 to {LONGEST_DRAIN_MS}")
+        return given / 1000
+
+
+def _where_agreed(section: str, handler: Answer) -> Handler:
+    """A method that is not found where its section was not agreed on."""
+
+    async def run(call: Call, params: Params) -> Any:
+        if section not in sections(call):
+            raise MethodNotFound(f"Method not found: {call.method}")
+        return await handler(call, params)
+
+    return run

@@ -3,8 +3,6 @@
 A document only describes. It cannot choose where requests go, what is sent along, or which other documents are read;
 the author does. Schemas are made when they are needed, so that a document of a thousand operations loads in seconds.
 A server that imports no API loads none of this.
-
-May import: `binding`, `core.call`, `openapi`, `protocols.mcp`, `protocols.mgp.security.security`.
 """
 
 from __future__ import annotations
@@ -14,14 +12,14 @@ from typing import TYPE_CHECKING
 from defserve.base.exports import lazy
 
 if TYPE_CHECKING:
-    from defserve.openapi.paged_calls import pages
-    from defserve.openapi.requests.auth import ApiKey, Basic, Bearer, Credentials, PerCaller
+    from defserve.openapi.credentials import ApiKey, Basic, Bearer, Credentials, PerCaller
+    from defserve.openapi.tool import pages
 else:
     __getattr__ = lazy(
         __name__,
         {
-            "defserve.openapi.paged_calls": "pages",
-            "defserve.openapi.requests.auth": "ApiKey Basic Bearer Credentials PerCaller",
+            "defserve.openapi.tool": "pages",
+            "defserve.openapi.credentials": "ApiKey Basic Bearer Credentials PerCaller",
         },
     )
 

@@ -1,32 +1,34 @@
-"""An imported API: its tools, and what they share."""
+"""An imported API: how it is imported, its address, its tools, and what they share."""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+from urllib.parse import urljoin, urlsplit
 
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
-from defserve.openapi.documents.loading import Document, load
-from defserve.openapi.documents.operations import Operation, operations
-from defserve.openapi.documents.references import References, bundled
-from defserve.openapi.documents.servers import base_url_of, own_base, refuse_private
-from defserve.openapi.marks import hints_of, security_of
-from defserve.openapi.naming.tools import names_of
-from defserve.openapi.naming.words import joined, words
-from defserve.openapi.options import ImportOptions
-from defserve.openapi.requests.auth import checked, pinned
-from defserve.openapi.requests.in_process import InProcessApp
-from defserve.openapi.requests.sending import Sender
-from defserve.openapi.schemas.schemas import Schemas
-from defserve.openapi.schemas.texts import OF_TOOL, cleaned, tool_description
-from defserve.openapi.selection import chosen, patterns_of
+from defserve.guard.network import judge
+from defserve.openapi.credentials import checked, pinned
+from defserve.openapi.documents import Document, References, bundled, load_document
+from defserve.openapi.names import joined, names_of, words
+from defserve.openapi.operations import VARIABLE, Operation, chosen, hints_of, operations, patterns_of, security_of
+from defserve.openapi.schema_dialect import OF_TOOL, cleaned, tool_description
+from defserve.openapi.schemas import Schemas
+from defserve.openapi.sending import InProcessApp, Sender
 from defserve.openapi.tool import OperationTool
-from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
-from defserve.protocols.mcp.transforms.transform import Transform
-from defserve.wire.jsonvalue import is_object
+from defserve.protocols.mcp.tools import Tool, ToolOptions
+from defserve.protocols.mcp.transforms import Transform
+
+if TYPE_CHECKING:
+    from defserve.openapi.credentials import Credentials
+    from defserve.openapi.operations import Pattern
+
 
 log = logging.getLogger("defserve.openapi")
 MOST_TAGS = 5
@@ -36,7 +38,7 @@ class Api:
     """An API that is served as tools. `skipped` says which operations are left out although they were chosen."""
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
-        document = load(source)
+        document = load_document(source)
         content = bundled(document) if options.remote_refs else document.content
         info = content.get("info")
         self._info: dict[str, Any] = info if is_object(info) else {}
@@ -134,3 +136,141 @@ def _tag(tag: str) -> str:
 
 def _nothing() -> None:
     """Nobody lists the tools yet."""
+
+
+# -- How an API is imported: one frozen object, which `Server.from_openapi` and `from_fastapi` make of their options.
+
+
+MANY = 30
+"""Above so many tools, a server made of a document is searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """Which operations of an API are served, and how they are called.
+
+    base_url     where the API is; by default the first server of the document. Only an address that is given here may
+                 be on a private network
+    variables    values for the variables in the address of the document's server
+    auth         who calls the API: `Bearer`, `Basic`, `ApiKey`, or `PerCaller`
+    headers      sent with every request. A parameter of the same name is no argument
+    include      the operations to serve, by patterns: `tag:users`, `/users/*`, `GET`, `GET /users/*`, `list_*`
+    exclude      those not to serve
+    marks        what a tool may do, by patterns: `{"POST /search": "safe"}`. By default GET is safe, DELETE dangerous
+    slashes      path parameters that may hold a slash
+    timeout      seconds for one request
+    retries      how often a request that changes nothing twice is repeated
+    remote_refs  whether `$ref` may lead to other files in the folder, or at the origin, of the document
+    transform    how the tools are changed: renamed, described anew, with arguments fixed
+    client       an httpx client, or an ASGI app, that is called instead of the network
+    """
+
+    base_url: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    auth: Credentials | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    include: Sequence[Pattern] | Pattern | None = None
+    exclude: Sequence[Pattern] | Pattern = ()
+    marks: Mapping[Pattern, Any] = field(default_factory=dict[Any, Any])
+    slashes: Sequence[str] = ()
+    timeout: float = 30.0
+    retries: int = 2
+    remote_refs: bool = False
+    transform: Transform | None = None
+    client: Any = None
+
+
+class ImportFields(TypedDict, total=False):
+    """See `ImportOptions`."""
+
+    base_url: str
+    variables: Mapping[str, str]
+    auth: Credentials
+    headers: Mapping[str, str]
+    include: Sequence[Pattern] | Pattern
+    exclude: Sequence[Pattern] | Pattern
+    marks: Mapping[Pattern, Any]
+    slashes: Sequence[str]
+    timeout: float
+    retries: int
+    remote_refs: bool
+    transform: Transform
+    client: Any
+
+
+# -- The address of the API: written by the author, or taken from the document's servers. Requests never leave it.
+
+
+PRIVATE: Final = frozenset(("private-address", "private-name"))
+FIX = 'say base_url="https://api.example.com/v1"'
+
+
+def base_url_of(document: Document, given: str | None, variables: Mapping[str, str]) -> str:
+    """The address that every path is added to, without a slash at its end. Raises UsageError if there is none."""
+    if given is not None:
+        return _checked(given)
+    servers = document.content.get("servers")
+    first: Any = servers[0] if is_array(servers) and servers else {"url": "/"}
+    return _checked(server_url(first, variables, document.url))
+
+
+def server_url(server: Any, variables: Mapping[str, str], home: str | None) -> str:
+    """The address of one server of a document. `home` is where the document came from."""
+    if not is_object(server) or not isinstance(url := server.get("url"), str):
+        raise UsageError("a server of the document has no url", fix=FIX)
+    known = server.get("variables")
+    filled = VARIABLE.sub(lambda found: _variable(found[1], known, variables), url)
+    if not re.match(r"https?://", filled):
+        if home is None:
+            raise UsageError(f"the document's server {filled[:100]!r} is not a whole address", fix=FIX)
+        filled = urljoin(home, filled)
+    return filled
+
+
+def refuse_private(base: str) -> None:
+    """Raises UsageError for the address of a document that is on a private network, as far as its text shows.
+
+    A document is a stranger's. If it could choose, a model's calls would reach what only this machine can.
+    """
+    verdict = judge(f"{base}/", ports=None)
+    if PRIVATE.isdisjoint(violation.rule for violation in verdict.violations):
+        return
+    raise UsageError(
+        f"the document's server is on a private network: {urlsplit(base).hostname}",
+        fix=f"if you trust it, write it yourself: base_url={json.dumps(base)}",
+    )
+
+
+def _variable(name: str, known: Any, chosen: Mapping[str, str]) -> str:
+    about = known.get(name) if is_object(known) else None
+    value = chosen.get(name, about.get("default") if is_object(about) else None)
+    if not isinstance(value, str):
+        raise UsageError(f"the server's variable {name!r} has no value", fix=f'say variables={{"{name}": "…"}}')
+    allowed = about.get("enum") if is_object(about) else None
+    if is_array(allowed) and allowed and value not in allowed:
+        raise UsageError(
+            f"the server's variable {name!r} cannot be {value!r}", fix=f"use one of {', '.join(map(str, allowed))}"
+        )
+    return value
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise UsageError(
+            f"{parts.scheme}://{parts.hostname or '…'} is not the address of an API"
+            if parts.username
+            else f"{url[:200]!r} is not the address of an API",
+            fix=f"{FIX}: no user, query or fragment",
+        )
+    return url.rstrip("/")
+
+
+def own_base(servers: Sequence[Any], base: str, variables: Mapping[str, str], home: str | None) -> str | None:
+    """The address for an operation with servers of its own; None if they are at another origin than the API."""
+    try:
+        url = _checked(server_url(servers[0], variables, home or base + "/"))
+    except UsageError:
+        return None
+    there, here = urlsplit(url), urlsplit(base)
+    return url if (there.scheme, there.netloc) == (here.scheme, here.netloc) else None

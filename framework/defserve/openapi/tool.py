@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from defserve.binding.arguments.explicit import ExplicitArguments, fits
-from defserve.binding.arguments.schema import Arguments
-from defserve.binding.docs import Docs
-from defserve.binding.packers import NOTHING, PackedResult
-from defserve.binding.signature import Signature
-from defserve.openapi.documents.operations import Operation
-from defserve.openapi.marks import IDEMPOTENT
-from defserve.openapi.requests.auth import PerCaller
-from defserve.openapi.requests.building import build
-from defserve.openapi.requests.plan import RequestPlan
-from defserve.openapi.requests.sending import ApiResponse
-from defserve.openapi.responses.paging import next_page
-from defserve.openapi.responses.reading import read
-from defserve.openapi.responses.returns import ApiReturns
-from defserve.openapi.schemas.checking import checker, unquoted
-from defserve.protocols.mcp.failures import VENDOR
+from defserve.binding.arguments import Arguments
+from defserve.binding.explicit_schema import MOST_UNIQUE, ExplicitArguments, fits
+from defserve.binding.json_schemas import rebuilt, walk
+from defserve.binding.patterns import pattern_problem
+from defserve.binding.results import NOTHING, PackedResult
+from defserve.binding.signature import Docs, Signature
+from defserve.core.json_values import JsonSchema, as_list
+from defserve.errors import UsageError
+from defserve.openapi.credentials import PerCaller
+from defserve.openapi.operations import IDEMPOTENT, Operation
+from defserve.openapi.request_building import build_request
+from defserve.openapi.request_plan import RequestPlan
+from defserve.openapi.responses import ApiReturns, next_page, read_response
+from defserve.openapi.sending import ApiResponse
+from defserve.protocols.mcp.errors import VENDOR
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
-from defserve.wire.jsonvalue import JsonSchema
+from defserve.protocols.mcp.tools import Tool, ToolOptions
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.openapi.api import Api
+
 
 NEXT_KEY: Final = VENDOR + "next"
 """Where a result says which arguments the next page takes."""
@@ -142,14 +142,14 @@ class OperationTool(Tool):
 
     async def _send(self, call: Call, arguments: dict[str, Any]) -> ApiResult:
         api, plan = self._api, self._arguments.plan
-        request = build(self.operation, plan, self._base, arguments, api.slashes)
+        request = build_request(self.operation, plan, self._base, arguments, api.slashes)
         request.headers |= api.headers
         secrets: tuple[str, ...] = ()
         if api.auth is not None and not self.operation.is_public:
             auth = await api.auth.of(call) if isinstance(api.auth, PerCaller) else api.auth
             secrets = auth.add_to(request)
         response = await api.sender.send(request, idempotent=self.operation.method in IDEMPOTENT)
-        packed = read(response, request.url, secrets)
+        packed = read_response(response, request.url, secrets)
         self._keep_promise(packed, response)
         body = packed.structured if packed.structured is not NOTHING else None
         return ApiResult(packed, next_page(plan, arguments, response, body))
@@ -183,3 +183,94 @@ def _fits(structured: Any, schema: JsonSchema, size: int) -> bool:
 
 async def _operation() -> None:
     """The function of an operation is at the API."""
+
+
+# -- Arguments checked against a schema that a stranger wrote: nothing in it may make checking slow.
+
+
+LONGEST_MATCHED: Final = 10_000
+log = logging.getLogger("defserve.openapi")
+
+
+def checker(schema: JsonSchema) -> ExplicitArguments:
+    """Checks arguments as far as that is cheap. The API checks the rest; the log names the patterns that it has to."""
+    for pattern, reason in unenforced_patterns(schema):
+        log.warning("the pattern %r %s: it stays published, and only the API enforces it", pattern[:200], reason)
+    names = schema.get("properties", {})
+    known: JsonSchema = {"type": "object", "properties": dict.fromkeys(names, True), "additionalProperties": False}
+    loose = ExplicitArguments.of_our_own({**known, "required": schema.get("required", [])})
+    try:
+        return ExplicitArguments(_cheap(schema), subject="input schema", otherwise=loose)
+    except (UsageError, RecursionError):
+        return loose
+
+
+def unenforced_patterns(schema: JsonSchema) -> Iterator[tuple[str, str]]:
+    """The patterns in a schema that are not matched here, each once, and why."""
+    found: dict[str, None] = {}
+    for node in walk(schema):
+        found |= dict.fromkeys((node["pattern"],) if isinstance(node.get("pattern"), str) else ())
+        found |= dict.fromkeys(node.get("patternProperties", ()))
+    for pattern in found:
+        if (problem := pattern_problem(pattern)) is not None:
+            yield pattern, problem.reason
+
+
+def _cheap(schema: JsonSchema) -> JsonSchema:
+    made = rebuilt(schema, _cheap)
+    pattern: Any = made.get("pattern")
+    if isinstance(pattern, str):
+        if pattern_problem(pattern) is not None:
+            del made["pattern"]
+        else:
+            made.setdefault("maxLength", LONGEST_MATCHED)
+    if made.get("uniqueItems") is True:
+        made.setdefault("maxItems", MOST_UNIQUE)
+        if made["maxItems"] > MOST_UNIQUE:
+            del made["uniqueItems"]
+    if any(map(pattern_problem, made.get("patternProperties", {}))):
+        del made["patternProperties"]
+        made.pop("additionalProperties", None)  # a name may fit a pattern that is not enforced
+    return made
+
+
+_READ: Final = {"object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool}
+
+
+def unquoted(value: Any, schema: JsonSchema) -> Any:
+    """A value that a model has put into a text by mistake: `"[1, 2]"` where only a list fits."""
+    kinds = as_list(schema.get("type", "string"))
+    if not isinstance(value, str) or "string" in kinds or not any(kind in _READ for kind in kinds):
+        return value
+    try:
+        meant = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    wanted = tuple(t for k in kinds if k in _READ for t in (_READ[k] if isinstance(_READ[k], tuple) else (_READ[k],)))  # pyright: ignore
+    return meant if isinstance(meant, wanted) else value
+
+
+# -- Every page of a list, for code that calls tools.
+
+
+class CallsTools(Protocol):
+    """A client, such as `defserve.client.Client`."""
+
+    async def call_raw(self, name: str, arguments: dict[str, Any], /) -> dict[str, Any]: ...
+
+
+async def pages(
+    client: CallsTools, tool: str, arguments: dict[str, Any] | None = None, *, most: int = 100
+) -> AsyncGenerator[dict[str, Any]]:
+    """The results of a tool, page by page: `async for page in pages(client, "list_issues", {"state": "open"})`.
+
+    Ends after the last page, after one that failed, and after `most` pages.
+    """
+    given = dict(arguments or {})
+    for _ in range(most):
+        result = await client.call_raw(tool, given)
+        yield result
+        more = result.get("_meta", {}).get(NEXT_KEY)
+        if not more or result.get("isError"):
+            return
+        given |= more

@@ -3,10 +3,4 @@
 `Remote` and `Command` say where a server is. A `Backend` is one such server: its state, its conversations, what it
 offers. `Mounts` is the extension that opens all backends of a server and ends them. Requests and results are passed on
 as they came; names, URIs, ids, tokens and the two eras are translated. One slow or broken backend never delays another.
-
-Many files: each is a part of one backend's life, which `backend` puts together.
-
-May import: `binding`, `core`, `guard.text`, `host`, `protocols.mcp`, `protocols.mgp.agreed`, `protocols.mgp.errors`,
-`protocols.mgp.lifecycle`, `protocols.mgp.permissions`, `protocols.mgp.security`, `auth.authority`,
-`transports.client_errors`, `wire`.
 """

@@ -1,19 +1,43 @@
-"""What a backend may say in a result, an error or a listing that is passed on.
+"""What passes between a front and a backend: members of requests, results and errors, texts for models and people.
+
+And what a front is told when a backend cannot answer.
 
 Clients take some members for this server's own word: a tool to call instead, what a conversation has loaded, whose an
-item is. A backend's word for them must not reach a client. Whatever passes is named here; the rest is left out.
+item is. A backend's word for them must not reach a client. Whatever passes is named here; the rest is left out. Every
+error names the backend and says whether to try again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from defserve.host.fields import Json
-from defserve.protocols.mcp.failures import ERROR_KEY, VENDOR
-from defserve.protocols.mcp.tools.tools import WRAPPED_KEY
-from defserve.protocols.mgp.agreed import EXTENSION_ID
-from defserve.wire.jsonvalue import is_object
+from defserve.base.hidden_characters import find_hidden, remove_hidden
+from defserve.client.replies import Json
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import INTERNAL_ERROR
+from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError, Refused, ToolError
+from defserve.protocols.mcp.errors import ERROR_KEY, SERVER_KEY, SOURCE_KEY, VENDOR, is_busy_error, relayable_code
+from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY, VERSION_KEY, Dialect
+from defserve.protocols.mcp.lifecycle import SERVER_KEY as SERVER_INFO_KEY
+from defserve.protocols.mcp.tools import WRAPPED_KEY
+from defserve.protocols.mgp.errors import (
+    ResourceExhausted,
+    ServerNotReady,
+    ServerRestarting,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from defserve.protocols.mgp.terms import EXTENSION_ID
+from defserve.proxying.mounted import TOLD, State
+from defserve.serve.address import Challenged, HttpRefusal
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.proxying.targets import Secrets
+
 
 MGP_BLOCK: Final = "_mgp"
 RESERVED: Final = (VENDOR, EXTENSION_ID)
@@ -71,3 +95,325 @@ def clean_error(data: Any) -> Any:
 
 def _without_steering(block: Any) -> Any:
     return {name: value for name, value in block.items() if name not in STEERING} if is_object(block) else block
+
+
+# -- What of a request and of its result is passed on between a front and a backend: each leg has members of its own.
+
+
+FRONT_META: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
+"""Members of `_meta` that concern the front's leg alone."""
+DECISIONS: Final = (VENDOR, EXTENSION_ID)
+"""How those members begin in which a front grants something, or says what it keeps of ours. They are meant for us."""
+ROUNDS: Final = ("resultType", "inputRequests", "requestState")
+STATELESS_ONLY: Final = frozenset({*ROUNDS, "ttlMs", "cacheScope"})
+
+
+def passed_meta(meta: Any) -> Json:
+    """The `_meta` of a front's request, without what is meant for us."""
+    if not isinstance(meta, dict):
+        return {}
+    passed: Json = meta  # pyright: ignore[reportUnknownVariableType]
+    return {name: value for name, value in passed.items() if name not in FRONT_META and not name.startswith(DECISIONS)}
+
+
+def shape_result(result: Json, dialect: Dialect) -> Json:
+    """A result without what concerns the backend's leg, what only we may say, or what the front's version does not
+    know.
+    """
+    clean_result(result)
+    if "_meta" in result:
+        meta = result["_meta"]
+        if meta.pop(SERVER_INFO_KEY, None) and not meta:
+            del result["_meta"]
+    if not dialect.stateless:
+        if not STATELESS_ONLY.isdisjoint(result):
+            for member in STATELESS_ONLY.intersection(result):
+                del result[member]
+        if "structured" not in dialect.has:
+            result.pop("structuredContent", None)
+    return result
+
+
+# -- What a backend writes for models and people: bounded, and without characters that hide or reorder text.
+
+
+MAX_TEXT: Final = 64 * 1024
+PROSE: Final = frozenset({"description", "title"})
+EXACT: Final = frozenset({"enum", "const"})
+"""Where a text is sent back to the backend as it is, so that it cannot be changed here."""
+OUR_WORDS: Final = frozenset({SOURCE_KEY, SERVER_KEY, "featureSet"})
+"""Members of `_meta` that only this server may say."""
+SHOWN_IN_FORMS: Final = PROSE | {"enumNames"}
+MAX_QUESTION: Final = 4_000
+MAX_QUESTION_LINES: Final = 20
+"""Of a question: fewer than a terminal has."""
+QUOTE_MARK: Final = "  | "
+LAYOUT: Final = "\r\n\t"
+METADATA: Final = "_meta"
+"""For programs alone: nobody is shown it."""
+
+
+def readable(listed: Json) -> Json:
+    """A listed item whose texts, at any depth, can be shown. The same object if they all can.
+
+    None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names and choices stay
+    as they are: see `find_hidden_name`.
+    """
+    meta = listed.get(METADATA)
+    if is_object(meta) and not OUR_WORDS.isdisjoint(meta):
+        listed = {**listed, METADATA: {name: value for name, value in meta.items() if name not in OUR_WORDS}}
+    return _cleaned(listed)
+
+
+def find_hidden_name(listed: Json) -> str | None:
+    """Why an item cannot be offered: a member, a choice or an argument of it has a character that cannot be seen.
+
+    Such a text is sent back as it came, so it cannot be cleaned, and two that look alike would differ.
+    """
+    for kind, text in _exact_texts(listed, ""):
+        if text.isascii() and text.isprintable():
+            continue
+        for index, what in find_hidden(text):
+            if text[index] not in LAYOUT or kind == NAME_KIND:
+                return f"{kind} in its schema has a hidden character ({what} U+{ord(text[index]):04X})"
+    return None
+
+
+NAME_KIND: Final = "a name"
+
+
+def with_asker(id: str, method: str, params: Json) -> Json:
+    """A question of a backend as its front is asked it: it begins with who asks, and hides no character.
+
+    Who asks stays in sight: the rest is short, and its lines are marked. What has no text to begin with says it in
+    `_meta` alone. Raises ProtocolError for a form with names or choices that do not show all their characters.
+    """
+    meta = params.get("_meta")
+    named: Json = {**params, "_meta": {**(meta if is_object(meta) else {}), SERVER_KEY: id}}
+    if method == "elicitation/create":
+        named |= readable({name: value for name, value in params.items() if name != "_meta"})
+        if is_object(schema := named.get("requestedSchema")):
+            for kind, text in _exact_texts(schema, ""):
+                if (hidden := next(find_hidden(text), None)) is not None:
+                    raise ProtocolError(f"a form cannot be shown: {kind} in it has a hidden character ({hidden[1]})")
+            named["requestedSchema"] = _on_one_line(schema)
+        message = named.get("message")
+        said = quote_lines(message, MAX_QUESTION, MAX_QUESTION_LINES) if isinstance(message, str) else ""
+        named["message"] = f"{asker_words(id)} asks: {said}" if said else asker_words(id)
+    elif method == "sampling/createMessage":
+        named |= _cleaned({name: value for name, value in params.items() if name != METADATA})
+        prompt = named.get("systemPrompt")
+        said = quote_lines(prompt, MAX_TEXT, MAX_TEXT) if isinstance(prompt, str) else ""
+        named["systemPrompt"] = f"{asker_words(id)} asks.{f' {said}' if said else ''}"
+    return named
+
+
+def quote_lines(text: str, longest: int, most_lines: int) -> str:
+    """A text of a backend inside one of ours: no empty lines, each line but the first marked, and what is cut is said.
+
+    So none of its lines can be taken for a line of ours, and none of ours is scrolled out of sight.
+    """
+    lines = [line for line in map(_shown_line, text[:longest].splitlines()) if line]
+    more = "" if len(text) <= longest else f" … ({len(text) - longest} more characters are left out)"
+    if len(lines) > most_lines:
+        lines, more = lines[:most_lines], f" … ({len(lines) - most_lines} more lines are left out)"
+    return f"\n{QUOTE_MARK}".join(lines) + more
+
+
+def _shown_line(line: str) -> str:
+    return remove_hidden(line, keep="\t").strip()
+
+
+def _on_one_line(value: Any, member: str = "") -> Any:
+    """A form whose titles and descriptions are one line each: a terminal shows them beside our words."""
+    if is_object(value):
+        is_schema = member != "properties"
+        return {name: _on_one_line(inner, name if is_schema else "") for name, inner in value.items()}
+    if is_array(value):
+        return [_on_one_line(item, member) for item in value]
+    if isinstance(value, str) and member not in EXACT:
+        return " ".join(value.split())[:MAX_QUESTION] if member in SHOWN_IN_FORMS else value
+    return value
+
+
+def asker_words(id: str) -> str:
+    return f"Server {id!r}"
+
+
+def _exact_texts(value: Any, member: str) -> Iterator[tuple[str, str]]:
+    """The texts of an item that must stay as they are, each with what it is."""
+    if is_object(value):
+        for name, inner in value.items():
+            if name != METADATA:
+                yield NAME_KIND, name
+                yield from _exact_texts(inner, "" if member == "properties" else name)
+        if member == "arguments" and isinstance(name := value.get("name"), str):
+            yield NAME_KIND, name
+    elif is_array(value):
+        for item in value:
+            yield from _exact_texts(item, member)
+    elif isinstance(value, str) and member in EXACT:
+        yield "a choice", value
+
+
+def _cleaned(value: Any, member: str = "") -> Any:
+    if isinstance(value, str):
+        return value if member in EXACT else _text(value, member in PROSE)
+    if is_object(value):
+        # A property may be called `enum` or `_meta`.
+        is_schema = member != "properties"
+        members: Json = {
+            name: inner if is_schema and name == METADATA else _cleaned(inner, name if is_schema else "")
+            for name, inner in value.items()
+        }
+        return members if any(members[name] is not value[name] for name in members) else value
+    if is_array(value):
+        items = [_cleaned(item, member) for item in value]
+        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    return value
+
+
+def _text(text: str, is_prose: bool) -> str:
+    if not (text.isascii() and text.isprintable()):
+        text = remove_hidden(text, keep=LAYOUT)
+    return text if not is_prose or len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+
+
+# -- What a front is told when a backend cannot answer. Every error names the backend and says whether to try again.
+#
+# What the backend wrote to standard error, its command and its address are for operators: they go to the log.
+
+
+RETRY_MS = 1_000
+OWN_FIELDS = ("server_id", "trace_id")
+"""What our errors say themselves. A backend's word for it must not be taken for ours."""
+
+log = logging.getLogger("defserve.proxying")
+
+
+class Misbehaved(PeerError):
+    """What a backend did wrong, in our own words: clients may read them. The words of links are for the log."""
+
+
+class RelayedError(ProtocolError):
+    """A backend answered with a protocol error. Its code and data are kept; `server_id` says whose error it is."""
+
+    error_type = "upstream_error"
+
+
+def not_connected(id: str, state: State, why: str = "") -> Exception:
+    """Why a call cannot go to a backend now. It was not sent, so it is safe to send it again.
+
+    `why` is a plain sentence of ours that anybody may read.
+    """
+    data: dict[str, Any] = {"server_id": id, "state": state}
+    if state == "draining":
+        return Draining(f"server {id!r} is shutting down", data={**data, "retry_after_ms": RETRY_MS})
+    if state in ("connecting", "restarting"):
+        what = "is still starting" if state == "connecting" else "is being restarted"
+        return ServerRestarting(f"server {id!r} {what}; try again", data=data, retryable=True, retry_after_ms=RETRY_MS)
+    text = f"server {id!r} is not connected ({state}): {why or TOLD[state]}"
+    return ServerNotReady(text, data=data, retry_after_ms=RETRY_MS)
+
+
+def too_busy(id: str, what: str) -> ResourceExhausted:
+    """There is no room for this call. It was not sent."""
+    return ResourceExhausted(f"server {id!r}: {what}; try again later", data={"server_id": id}, retry_after_ms=RETRY_MS)
+
+
+def timed_out(id: str, call: Call, state: State, *, was_sent: bool) -> UpstreamTimeout:
+    """The time of a call is up, and its backend has not answered; or the call has not even been sent."""
+    data: dict[str, Any] = {"server_id": id, "state": state}
+    words = "timed out" if call.timer is None else call.timer.error.message
+    if call.timer is not None:
+        data |= call.timer.error.data
+    if not was_sent:
+        return UpstreamTimeout(f"server {id!r} {words} before the call was sent; try again", data=data)
+    return UpstreamTimeout(
+        f"server {id!r} {words}; the call may have had effects", data={**data, "may_have_had_effects": True}
+    )
+
+
+def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Exception:
+    """A call that was sent has no result: the backend left, was silent, or refused it."""
+    data = {"server_id": id, "state": state, "may_have_had_effects": True}
+    if isinstance(error, PeerTimeout):
+        return UpstreamTimeout(f"server {id!r} did not answer in time; the call may have had effects", data=data)
+    if isinstance(error, Challenged):
+        return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
+    if isinstance(error, HttpRefusal):
+        return _refused(id, error, secrets)
+    if isinstance(error, Misbehaved):
+        return UpstreamError(error.message, data={"server_id": id, "may_have_had_effects": True})
+    if not isinstance(error, PeerGone):
+        if error.code == PeerError("").code and error.data is None:
+            log.warning("server %r: a call has no usable answer: %s", id, secrets.hidden(error.message))
+            return UpstreamError(f"server {id!r} gave no usable answer", data={"server_id": id})
+        # Over HTTP an error may come as the refusal of the request.
+        return relayed(id, {"code": error.code, "message": error.message, "data": error.data}, secrets)
+    log.warning("server %r left before it answered a call: %s", id, secrets.hidden(error.message))
+    return UpstreamUnavailable(
+        f"server {id!r} left before it answered; the call may have had effects",
+        data=data,
+        retryable=True,
+        retry_after_ms=RETRY_MS,
+    )
+
+
+def _refused(id: str, error: HttpRefusal, secrets: Secrets) -> UpstreamError:
+    """An HTTP error. What it says of the address, and the page that came with it, are for the log."""
+    log.warning("server %r refused a call: %s", id, secrets.hidden(error.message))
+    status: int = error.data["status"]
+    data: dict[str, Any] = {"server_id": id, "status": status}
+    text = f"server {id!r} refused the call (HTTP {status})"
+    if status in (429, 503):
+        return UpstreamUnavailable(f"{text}; try again later", data=data, retry_after_ms=RETRY_MS)
+    return UpstreamError(text, data=data | ({"may_have_had_effects": True} if status >= 500 else {}))
+
+
+def malformed(id: str, member: str) -> UpstreamError:
+    """A result lacks what every result of its kind has."""
+    return UpstreamError(
+        f"server {id!r} gave a result without a list as its {member!r}",
+        data={"server_id": id, "may_have_had_effects": True},
+    )
+
+
+def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
+    """A backend's own error, as it came, with its name.
+
+    A code that nobody may send on becomes an internal error, and is told as `inner_code`.
+    """
+    given, message, data = error.get("code"), error.get("message"), clean_error(secrets.hidden_in(error.get("data")))
+    code = given if isinstance(given, int) and not isinstance(given, bool) else INTERNAL_ERROR
+    fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
+    if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
+        named = [with_asker(id, "elicitation/create", page) if is_object(page) else page for page in pages]
+        fields = {**fields, "elicitations": named}
+    if is_busy_error(code, fields):
+        fields = {"retry_after_ms": RETRY_MS, **fields}
+    if (relayable := relayable_code(code)) != code:
+        fields = {**fields, "inner_code": code}
+    return RelayedError(
+        secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
+        code=relayable,
+        data=_named(fields, id),
+    )
+
+
+def raise_spoken(id: str, error: dict[str, Any], secrets: Secrets) -> None:
+    """Raises the exception that an error of MGP means, so that a front hears it in its own protocol."""
+    from defserve.client.mgp.server_claims import failure_from_error
+
+    known = relayed(id, error, secrets)
+    spoken = failure_from_error(PeerError(known.message, code=known.code, data=known.data))
+    told = spoken.exception() if spoken is not None else None
+    if isinstance(told, Refused | ToolError):
+        told.data["server_id"] = id
+        raise told
+
+
+def _named(fields: dict[str, Any], id: str) -> dict[str, Any]:
+    """The data of a backend's error. It may itself be a kernel, with a server and a trace of its own to tell of."""
+    inner = {f"inner_{name}": fields[name] for name in OWN_FIELDS if name in fields}
+    return {name: value for name, value in fields.items() if name not in OWN_FIELDS} | inner | {"server_id": id}

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from secrets import token_urlsafe
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
+from defserve.client.replies import Json, object_of
 from defserve.core.call import Call
-from defserve.core.profile import error_object
+from defserve.core.json_values import is_object
+from defserve.core.peer import error_object
 from defserve.errors import PeerError
-from defserve.host.fields import Json, object_of
-from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
+from defserve.protocols.mcp.asking.client_requests import ParkedWork, Parking
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mcp.tasks.elsewhere import TaskLost
+from defserve.protocols.mcp.tasks.extension import TaskLost
 from defserve.protocols.mgp.errors import UpstreamUnavailable
-from defserve.proxying import failures, tasks
-from defserve.proxying.catalogue import uris
-from defserve.proxying.conversations.fronts import front_of
-from defserve.proxying.conversations.holding import HeldChannels
-from defserve.proxying.conversations.passing import shaped
+from defserve.proxying import boundary, items
+from defserve.proxying import relay as tasks
+from defserve.proxying.boundary import shape_result, too_busy
+from defserve.proxying.channel import BackendExchange, Channel, front_of
 from defserve.proxying.relay import RelayContext, RelayedCall, held_handle
-from defserve.proxying.slots import CallSlots
-from defserve.wire.jsonvalue import is_object
 
 if TYPE_CHECKING:
-    from defserve.proxying.conversations.channel import Channel
-    from defserve.proxying.conversations.conversations import Conversations
-    from defserve.proxying.conversations.fronts import Front
-    from defserve.proxying.mounted import MountedServer
-    from defserve.proxying.states import BackendState
+    from defserve.proxying.channel import Front
+    from defserve.proxying.conversations import Conversations
+    from defserve.proxying.mounted import BackendState, MountedServer
+
 
 SERVER: Final = "server"
 TASK: Final = "task"
@@ -82,7 +82,7 @@ class Calls:
                 failed = "isError" in result and result["isError"] is True
                 return await self._kept(relayed, result) if result.get("resultType") == "task" else result
             except PeerError as error:
-                raise failures.failed(server.id, error, self._state.now, server.secrets) from None
+                raise boundary.failed(server.id, error, self._state.now, server.secrets) from None
             except asyncio.CancelledError:
                 self._check_time(call, was_sent=True)
                 failed = False  # the caller gave up, or a person is asked meanwhile
@@ -119,7 +119,7 @@ class Calls:
     def _check_time(self, call: Call, *, was_sent: bool) -> None:
         """Raises UpstreamTimeout for a call that is stopped because its time is up."""
         if call.timed_out and not call.cancelled:
-            raise failures.timed_out(self._server.id, call, self._state.now, was_sent=was_sent) from None
+            raise boundary.timed_out(self._server.id, call, self._state.now, was_sent=was_sent) from None
 
     async def _named(self, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
@@ -129,7 +129,7 @@ class Calls:
             self._check_time(call, was_sent=True)
             raise
         except PeerError as error:
-            raise failures.failed(self._server.id, error, self._state.now, self._server.secrets) from None
+            raise boundary.failed(self._server.id, error, self._state.now, self._server.secrets) from None
 
     # -- tasks -------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Calls:
         """The backend has made a task of a call: the front's answer, with an id of ours."""
         where = {SERVER: self._server.id, HELD: relayed.task_handle}
         try:
-            return await self._keep_task(relayed.call, created, {**where, TASK: tasks.id_of(created)})
+            return await self._keep_task(relayed.call, created, {**where, TASK: tasks.read_task_id(created)})
         except BaseException:
             relayed.abandon(created)
             self.release_task(where)
@@ -149,9 +149,9 @@ class Calls:
         seconds = server.timeout or call.session.composition.limits.tool
         found = await call.engine.within(call, seconds, self._ask_in_turn(call, where, method, params))
         if is_object(found.get("result")):
-            found["result"] = shaped(uris.in_tool_result(found["result"], server.prefix), dialect_of(call))
+            found["result"] = shape_result(items.prefix_tool_result(found["result"], server.prefix), dialect_of(call))
         if is_object(found.get("error")):
-            told = failures.relayed(server.id, found["error"], server.secrets)
+            told = boundary.relayed(server.id, found["error"], server.secrets)
             found["error"] = error_object(told.code, told.message, told.data)
         return found
 
@@ -201,3 +201,166 @@ def _questions(task: Json) -> Json:
 def _nothing(work: ParkedWork) -> NoReturn:
     """Work that is resumed was begun before."""
     raise AssertionError("parked work is never begun twice")
+
+
+# -- How many calls of a backend run at once. The others wait in line, and past that they are refused.
+
+
+MOST_WAITING: Final = 4
+"""Calls that wait, for each that may run."""
+SHARE_OF_ONE: Final = 3
+"""Quarters of the room that one caller may have, so that it cannot keep out the others."""
+TIMES_KEPT: Final = 1_000
+
+CallTime: TypeAlias = tuple[float, float, bool]
+"""When a call began and ended, by `time.perf_counter`, and whether it failed."""
+
+
+class CallSlots:
+    """`enter` and `leave` surround a call. `running` are under way, `total` have ever begun.
+
+    Callers wait in lines of their own, which take turns. `times` are those of the last calls; `errors` have failed.
+    """
+
+    def __init__(self, id: str, limit: int) -> None:
+        self._id, self.limit, self._share = id, limit, -(-limit * SHARE_OF_ONE // 4)
+        self.running = self.total = self.errors = 0
+        self.times: deque[CallTime] = deque(maxlen=TIMES_KEPT)
+        self._each: dict[str, int] = {}
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+        self._emptied: asyncio.Event | None = None
+
+    def enter(self, caller: str) -> asyncio.Future[None] | None:
+        """Begin a call. None if there is room; else wait for what this gives, with `turn`. Raises ResourceExhausted."""
+        mine = self._each.get(caller, 0)
+        if self.running < self.limit and mine < self._share and caller not in self._lines:
+            self._each[caller] = mine + 1
+            self.running += 1
+            self.total += 1
+            return None
+        line, waiting = self._lines.get(caller, ()), sum(map(len, self._lines.values()))
+        if waiting >= MOST_WAITING * self.limit or len(line) >= MOST_WAITING * self._share:
+            raise too_busy(self._id, f"{self.running} calls run and {waiting} wait")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(caller, deque()).append(turn)
+        return turn
+
+    async def turn(self, caller: str, turn: asyncio.Future[None]) -> None:
+        """Wait until a call may begin. It has begun when this returns."""
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.leave(caller)
+            else:
+                self._forget(caller, turn)
+            raise
+        self.total += 1
+
+    def leave(self, caller: str) -> None:
+        """A call is over."""
+        self.running -= 1
+        if (left := self._each[caller] - 1) > 0:
+            self._each[caller] = left
+        else:
+            del self._each[caller]
+        if self._lines:
+            self._call_in()
+        if self.running == 0 and self._emptied is not None:
+            self._emptied.set()
+
+    async def empty(self, seconds: float) -> None:
+        """Wait until no call is under way; at most so many seconds."""
+        if self.running:
+            self._emptied = self._emptied or asyncio.Event()
+            self._emptied.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._emptied.wait()
+
+    def _call_in(self) -> None:
+        """Give the place that has become free to a caller who has not too many. Its line then is the last."""
+        for caller in list(self._lines):
+            if self.running >= self.limit:
+                return
+            if self._each.get(caller, 0) >= self._share:
+                continue
+            # Who was cancelled a moment ago has not left its line yet.
+            line = deque(turn for turn in self._lines.pop(caller) if not turn.done())
+            if not line:
+                continue
+            # Taken for the one who waits, so that nobody else gets in between.
+            self._each[caller] = self._each.get(caller, 0) + 1
+            self.running += 1
+            line.popleft().set_result(None)
+            if line:
+                self._lines[caller] = line
+
+    def _forget(self, caller: str, turn: asyncio.Future[None]) -> None:
+        line = self._lines.get(caller, ())
+        if turn in line:
+            self._lines[caller] = deque(other for other in line if other is not turn)
+            if len(line) == 1:
+                del self._lines[caller]
+
+
+# -- Conversations that are kept for further requests, though the one that opened them is over.
+#
+# A child without sessions asks in its result, and may need its memory to go on: the answers must reach the same child.
+# A child that runs a task has it in its memory, until the task is over.
+
+
+HELD_SECONDS: Final = 600.0
+MOST_HELD: Final = 16
+HELD_SHARE_OF_ONE: Final = 3
+"""Quarters of them that one caller may have, so that it cannot keep out the others."""
+
+
+class HeldChannel(NamedTuple):
+    """A conversation that an exchange keeps open, though it is over."""
+
+    channel: Channel
+    exchange: BackendExchange
+    timer: asyncio.TimerHandle
+
+
+class HeldChannels:
+    """Those of one backend, by handle: bounded in number, for each caller too, and in time."""
+
+    def __init__(self, most: int = MOST_HELD) -> None:
+        self._held: dict[str, HeldChannel] = {}
+        self._most, self._share = most, -(-most * HELD_SHARE_OF_ONE // 4)
+
+    def hold(self, channel: Channel, exchange: BackendExchange, seconds: float = HELD_SECONDS) -> str | None:
+        """Keep a conversation; its handle. None if there is no room: then it ends."""
+        caller = _caller(channel)
+        if len(self._held) >= self._most:
+            return None
+        if sum(_caller(held.channel) == caller for held in self._held.values()) >= self._share:
+            return None
+        handle = token_urlsafe(16)
+        timer = asyncio.get_running_loop().call_later(seconds, self.release, handle)
+        self._held[handle] = HeldChannel(channel, exchange, timer)
+        return handle
+
+    def take(self, handle: Any) -> HeldChannel | None:
+        """The conversation behind a handle. Who takes it ends the exchange, after its own has begun."""
+        held = self._held.pop(handle, None) if isinstance(handle, str) else None
+        if held is not None:
+            held.timer.cancel()
+        return held if held is not None and held.channel.gone is None else None
+
+    def find(self, handle: Any) -> Channel | None:
+        """The conversation behind a handle, which stays kept; None if it has ended."""
+        held = self._held.get(handle)
+        return held.channel if held is not None and held.channel.gone is None else None
+
+    def release(self, handle: Any) -> None:
+        """Nobody needs it any more."""
+        if (held := self._held.pop(handle, None)) is not None:
+            held.timer.cancel()
+            held.channel.end(held.exchange)
+
+
+def _caller(channel: Channel) -> str | None:
+    return channel.front.principal if channel.front is not None else None

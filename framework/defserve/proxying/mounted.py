@@ -1,25 +1,104 @@
-"""A server as it is mounted: where it is, how it is mounted, and what it said of itself."""
+"""A server as it is mounted: how it is mounted, what it said of itself, and the names of its tools and prompts outside.
+
+Also the state that it is in (MGP §11.2), and whether and when it is started again after it ended (§11.5). Nothing here
+waits or connects: a clock goes in, a verdict comes out.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
+import re
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from defserve.host.fields import Json
-from defserve.host.mgp.said import SaidMgp, said_mgp
-from defserve.protocols.mcp.prefixes import Prefix
-from defserve.proxying.catalogue.names import ToolChoice
-from defserve.proxying.restarts import RestartPolicy
+from defserve.base.hidden_characters import is_plain
+from defserve.client.mgp.server_claims import SaidMgp, said_mgp
+from defserve.client.replies import Json
+from defserve.errors import UsageError
+from defserve.protocols.mcp.transforms import Prefix
 from defserve.proxying.targets import Secrets, Target
 
 if TYPE_CHECKING:
+    from defserve.client.eras import SessionTerms
     from defserve.core.call import Call
     from defserve.core.session import PeerIdentity, Session
-    from defserve.host.eras import SessionTerms
-    from defserve.protocols.mcp.transforms.transform import Transform
-    from defserve.proxying.conversations.granting import Decide
+    from defserve.protocols.mcp.transforms import Transform
+    from defserve.proxying.conversations import Decide
+
+
+MAX_NAME: Final = 64
+"""Several model APIs take no longer names."""
+HASH_LENGTH: Final = 6
+NAME_ALPHABET: Final = re.compile(r"[A-Za-z0-9_./-]+")
+"""What MCP lets the names of tools be made of; `/` by its older versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which tools of a backend are offered, and as what: `allow` and `deny` are patterns, `rename` is new for old."""
+
+    allow: Sequence[str] | None = None
+    deny: Sequence[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, given: ToolChoice | Mapping[str, Any] | Sequence[str] | None) -> ToolChoice:
+        """Read `tools=`: a list of names to allow, or a mapping with allow, deny and rename."""
+        if given is None:
+            return cls()
+        if isinstance(given, ToolChoice):
+            return given
+        if isinstance(given, Mapping):
+            if unknown := sorted(set(given) - {"allow", "deny", "rename"}):
+                raise UsageError(f"tools={{{unknown[0]!r}: …}} is not known", fix="use allow, deny and rename")
+            return cls(**given)
+        return cls(allow=(given,) if isinstance(given, str) else tuple(given))
+
+    def takes(self, name: str) -> bool:
+        allowed = self.allow is None or any(fnmatchcase(name, pattern) for pattern in self.allow)
+        return allowed and not any(fnmatchcase(name, pattern) for pattern in self.deny)
+
+    def name(self, name: str) -> str:
+        return self.rename.get(name, name)
+
+
+def outer_name(prefix: Prefix, name: str) -> str:
+    """The name outside. If it were too long, the prefix is shortened to a part of it and a hash, always the same."""
+    whole = prefix.name(name)
+    if len(whole) <= MAX_NAME or not prefix.text:
+        return whole
+    digest = sha256(prefix.text.encode()).hexdigest()[:HASH_LENGTH]
+    room = MAX_NAME - len(name) - HASH_LENGTH - 1
+    return f"{prefix.text[: max(room, 0)]}{digest}_{name}"
+
+
+def problem_of(name: Any) -> str | None:
+    """Why a name cannot be offered."""
+    if not isinstance(name, str) or not name:
+        return "it has no name"
+    if len(name) > 4 * MAX_NAME:
+        return f"its name is longer than {4 * MAX_NAME} characters"
+    return None if is_plain(name) else "its name has characters that cannot be seen"
+
+
+def tool_name_problem(name: str) -> str | None:
+    """Why a tool cannot be listed by this name. MCP's alphabet has no letters that look like others."""
+    if NAME_ALPHABET.fullmatch(name) is not None:
+        return None
+    return "its name may hold only ASCII letters, digits and _ - . / (rename it with `rename`)"
+
+
+# -- A server as it is mounted: where it is, how it is mounted, and what it said of itself.
+
 
 STDERR_LINES: Final = 200
 
@@ -116,3 +195,238 @@ class MountedServer:
     def hidden(self, text: str) -> str:
         """A text without its secrets."""
         return self.secrets.hidden(text)
+
+
+# -- The state that a server behind this one is in (MGP §11.2), and who is told when it changes.
+
+
+State: TypeAlias = Literal["registered", "connecting", "connected", "draining", "disconnected", "restarting", "error"]
+
+ASLEEP: Final = "asleep; the next call starts it"
+
+# What clients are told. Why a server failed is for operators: its last words name paths, commands and more.
+TOLD: Final[Mapping[State, str]] = {
+    "registered": "it has not been started",
+    "connecting": "it is being started",
+    "connected": "it is connected",
+    "draining": "it is shutting down",
+    "disconnected": "it is stopped",
+    "restarting": "it is being restarted",
+    "error": "it does not run; its operator finds the reason in the log",
+}
+
+log = logging.getLogger("defserve.proxying")
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A backend went from one state to another. `reason` is for people, without secrets."""
+
+    previous: State
+    new: State
+    reason: str
+
+
+class BackendState:
+    """The state of one backend: `now`, since the time `since`. `note` has its last words, which are for operators."""
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+        self.now: State = "registered"
+        self.note = ""
+        self.since = time.time()
+        self._watchers: dict[object, Callable[[Transition], None]] = {}
+        self.join_loop()
+
+    def join_loop(self) -> None:
+        """Belong to the event loop that comes next: what waits must wait on that one."""
+        self.settled = asyncio.Event()
+
+    def enter(self, state: State, reason: str) -> None:
+        """The backend is in this state from now on."""
+        previous, self.now = self.now, state
+        self.since = time.time()
+        if state in ("connected", "error", "disconnected"):
+            self.settled.set()
+        elif state in ("connecting", "restarting"):
+            self.settled.clear()
+        if state == "connected":
+            self.note = ""
+        log.log(logging.WARNING if state == "error" else logging.INFO, "server %r: %s (%s)", self._id, state, reason)
+        transition = Transition(previous, state, reason)
+        for changed in list(self._watchers.values()):
+            try:
+                changed(transition)
+            except Exception:
+                log.exception("a watcher of server %r failed", self._id)
+
+    def unsettle(self) -> None:
+        """It has left, and what comes of that is not known yet. Who needs it waits."""
+        if self.now == "connected":
+            self.settled.clear()
+
+    def watch(self, changed: Callable[[Transition], None]) -> Callable[[], None]:
+        """Call `changed` after each change. Returns the function that ends it."""
+        key = object()
+        self._watchers[key] = changed
+        return lambda: self._watchers.pop(key, None) and None
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until it is connected, or has failed; at most so many seconds."""
+        if not self.settled.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.settled.wait()
+
+
+# -- Whether and when a server that ended is started again (MGP §11.5). Pure: a clock goes in, a verdict comes out.
+
+
+RestartStrategy: TypeAlias = Literal["never", "on_failure", "always"]
+STRATEGIES: Final[tuple[RestartStrategy, ...]] = get_args(RestartStrategy)
+
+JITTER: Final = 0.2
+"""A wait is at most this share shorter than the back-off says, so that servers do not all start at the same moment."""
+
+MOST_RESTARTS: Final = 1000
+"""The largest limit: the times of so many restarts are kept."""
+
+MOST_KEYS: Final = 1000
+
+
+class Exit(StrEnum):
+    """How a server ended."""
+
+    CLEAN = "clean"
+    """By itself, with exit code 0."""
+    FAILED = "failed"
+    """With another exit code, by a signal, by a lost connection, while it was opened, or by failed health probes."""
+    STOPPED = "stopped"
+    """Because an operator asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """When a server is started again. Times are seconds.
+
+    More than `max_restarts` within any `window` is too many. None means that there is no limit, as for an address
+    that may come back at any time. The wait doubles with each restart in the window, from `base` up to `cap`.
+    """
+
+    strategy: RestartStrategy = "on_failure"
+    max_restarts: int | None = 5
+    window: float = 300
+    base: float = 1
+    cap: float = 30
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise UsageError(f"a restart policy cannot be {self.strategy!r}", fix=f"use one of {', '.join(STRATEGIES)}")
+        if self.max_restarts is not None and not 0 <= self.max_restarts <= MOST_RESTARTS:
+            raise UsageError(
+                f"max_restarts cannot be {self.max_restarts}", fix=f"give a number from 0 to {MOST_RESTARTS}"
+            )
+        if self.window <= 0 or not 0 <= self.base <= self.cap:
+            raise UsageError(
+                "a restart policy needs a window above 0, and a base from 0 up to its cap",
+                fix="RestartPolicy(window=300, base=1, cap=30)",
+            )
+
+
+class RefusalReason(StrEnum):
+    """Why a server is not started again."""
+
+    POLICY = "restart_policy"
+    STOPPED = "operator_request"
+    LIMIT = "restart_limit_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRefusal:
+    """The server stays down until an operator starts it. `text` says why."""
+
+    reason: RefusalReason
+    text: str
+
+
+class Restarts:
+    """The restarts of one server. `policy` may be replaced at any time.
+
+    A successful start does not clear the count: only time and an operator do. So a server that dies soon after each
+    start meets its limit. Nothing here sleeps or starts anything.
+    """
+
+    def __init__(
+        self,
+        policy: RestartPolicy,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.policy = policy
+        self._clock = clock
+        self._chance = chance
+        self._times: deque[float] = deque(maxlen=MOST_RESTARTS)
+
+    @property
+    def recent(self) -> int:
+        """The restarts within the window that ends at this moment."""
+        begin = self._clock() - self.policy.window
+        while self._times and self._times[0] <= begin:
+            self._times.popleft()
+        return len(self._times)
+
+    def after(self, exit: Exit) -> float | RestartRefusal:
+        """The seconds to wait before the next start, which is counted; or why there is none."""
+        policy = self.policy
+        if exit is Exit.STOPPED:
+            return RestartRefusal(RefusalReason.STOPPED, "an operator stopped it")
+        if policy.strategy == "never" or (policy.strategy == "on_failure" and exit is Exit.CLEAN):
+            return RestartRefusal(RefusalReason.POLICY, f"its restart policy is {policy.strategy}")
+        count = self.recent
+        if policy.max_restarts is not None and count >= policy.max_restarts:
+            return RestartRefusal(
+                RefusalReason.LIMIT, f"{count} restarts in {policy.window:g} s, and no more than that are allowed"
+            )
+        self._times.append(self._clock())
+        # Beyond 2¹⁰⁰ every cap is reached, and a float would overflow at 2¹⁰²⁴.
+        wait = min(policy.cap, policy.base * 2.0 ** min(count, 100))
+        return wait * (1 - JITTER * self._chance())
+
+    def clear(self) -> None:
+        """Forget the restarts so far, because an operator asked for a start."""
+        self._times.clear()
+
+
+class RestartsByKey:
+    """The same for processes of which each belongs to somebody: a client whose process fails harms no other client.
+
+    `policy` gives the policy of the moment. What is known of a key that was not used for long may be forgotten.
+    """
+
+    def __init__(self, policy: Callable[[], RestartPolicy], clock: Callable[[], float] = time.monotonic) -> None:
+        self._policy, self._clock = policy, clock
+        self._known: dict[Hashable, tuple[Restarts, float | RestartRefusal]] = {}
+
+    def failed(self, key: Hashable) -> None:
+        """The process of this key has failed."""
+        restarts = self._known.pop(key)[0] if key in self._known else Restarts(self._policy(), self._clock)
+        restarts.policy = self._policy()
+        verdict = restarts.after(Exit.FAILED)
+        while len(self._known) >= MOST_KEYS:
+            del self._known[next(iter(self._known))]
+        self._known[key] = restarts, verdict if isinstance(verdict, RestartRefusal) else self._clock() + verdict
+
+    def wait(self, key: Hashable) -> float | RestartRefusal:
+        """The seconds until the next one may start, 0 for at once; or why there is none."""
+        if key not in self._known:
+            return 0.0
+        restarts, verdict = self._known[key]
+        if not isinstance(verdict, RestartRefusal):
+            return max(verdict - self._clock(), 0.0)
+        if verdict.reason is RefusalReason.LIMIT and restarts.recent < (self._policy().max_restarts or 0):
+            return 0.0
+        return verdict
+
+    def forget(self, which: Callable[[Hashable], bool] = lambda key: True) -> None:
+        """Forget failures: all of them, because an operator asked for a start, or those of who has left."""
+        self._known = {key: known for key, known in self._known.items() if not which(key)}

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from defserve.client.replies import Json, object_of
+from defserve.core.call import Call
 from defserve.core.extension import Extension, Listener
+from defserve.core.registry import Registry
 from defserve.errors import UsageError, did_you_mean
-from defserve.protocols.mcp.apps.offer import offers_apps
-from defserve.protocols.mcp.asking.parking import Parking
-from defserve.protocols.mcp.failures import SERVER_KEY
-from defserve.protocols.mcp.prefixes import Prefix
-from defserve.protocols.mcp.tasks.elsewhere import TaskLost, TasksElsewhere
-from defserve.proxying import failures
+from defserve.protocols.mcp.app_policy import offers_apps
+from defserve.protocols.mcp.asking.client_requests import Parking
+from defserve.protocols.mcp.errors import SERVER_KEY
+from defserve.protocols.mcp.lifecycle import dialect_cache_hints, dialect_of
+from defserve.protocols.mcp.skills import EXTENSION, ListedSkill, manifests_above
+from defserve.protocols.mcp.tasks.extension import TaskLost, TasksElsewhere
+from defserve.protocols.mcp.transforms import Prefix
+from defserve.proxying import boundary, items
 from defserve.proxying.backend import Backend, summary
+from defserve.proxying.boundary import QUOTE_MARK, find_hidden_name, quote_lines, readable, shape_result
 from defserve.proxying.calls import SERVER
-from defserve.proxying.catalogue.catalogue import FrontRegistries
-from defserve.proxying.catalogue.items import RemoteResource
-from defserve.proxying.catalogue.names import ToolChoice
-from defserve.proxying.conversations.fronts import front_of
-from defserve.proxying.descriptions import MARK, quote_lines
-from defserve.proxying.mounted import BackendOptions
-from defserve.proxying.skills import RemoteSkills
+from defserve.proxying.catalogue import FrontRegistries
+from defserve.proxying.channel import front_of
+from defserve.proxying.items import RemoteResource, RemoteSkill
+from defserve.proxying.mounted import BackendOptions, ToolChoice
 from defserve.proxying.targets import Command, Remote, Target, target_of
 
 if TYPE_CHECKING:
-    from defserve.core.call import Call
+    from defserve.core.messages import Params
     from defserve.core.session import Session
-    from defserve.wire.messages import Params
+
 
 LIST_WAIT_SECONDS: Final = 2.0
 """How long a list waits for backends that are still opening. The rest follows by list_changed."""
@@ -167,7 +170,7 @@ class Mounts(Extension):
         for backend in self.backends.values():
             # Nobody knows what it has. That it does not run says more than that there is no such name.
             if not backend.is_known and backend.prefix.text and backend.may_have(name) and backend.serves(call):
-                raise failures.not_connected(backend.id, backend.state)
+                raise boundary.not_connected(backend.id, backend.state)
         return bool(opening)
 
     def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None:
@@ -198,7 +201,7 @@ class Mounts(Extension):
         for backend in self.backends.values():
             text = quote_lines(backend.instructions or "", LONGEST_INSTRUCTIONS, LONGEST_INSTRUCTIONS)
             if text and not backend.hides_instructions and backend.state == "connected" and backend.serves(call):
-                yield f"## {backend.id}\n\n{MARK}{text}"
+                yield f"## {backend.id}\n\n{QUOTE_MARK}{text}"
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:
         """See `mcp.resources.subscriptions.UpdateSource`."""
@@ -269,3 +272,98 @@ def _of_target(option: str) -> str:
     """Where an option belongs that is not of the mount but of the server that is mounted."""
     kinds = [kind.__name__ for kind in (Command, Remote) if option in signature(kind).parameters]
     return "write " + " or ".join(f"{kind}(…, {option}=…)" for kind in kinds) if kinds else ""
+
+
+# -- Skills of backends: listed with ours, and asked for where they are. Their files are read as resources.
+
+
+LIST_SECONDS: Final = 2.0
+"""How long a list waits for backends that tell their skills again."""
+
+
+class Backends(Protocol):
+    """The backends of a server."""
+
+    @property
+    def backends(self) -> Mapping[str, Backend]: ...
+
+    async def before_list(self, call: Call) -> None: ...
+
+    def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None: ...
+
+    def declare_found(self, item: RemoteResource) -> None: ...
+
+
+class RemoteSkills:
+    """See `mcp.skills.skills.SkillSource`."""
+
+    def __init__(self, backends: Backends, registry: Registry[ListedSkill]) -> None:
+        self._backends, self._registry = backends, registry
+
+    async def before_list(self, call: Call) -> None:
+        await self._backends.before_list(call)
+        await asyncio.gather(*(one.read_skills(LIST_SECONDS) for one in self._backends.backends.values()))
+
+    async def get(self, call: Call, uri: str) -> Json | None:
+        """A listed skill is told as it is listed: that is what was compared with what an operator has approved."""
+        dialect, visible = dialect_of(call), call.session.composition.visible
+        listed = self._registry.get(uri)
+        if isinstance(listed, RemoteSkill):
+            if not visible(call, listed):
+                return None
+            return {**dialect_cache_hints(dialect), "skill": listed.entry(dialect)}
+        backend = self._owner(call, uri)
+        if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
+            return None
+        found = await _ask(backend, call, backend.relay(call, "skills/get", {"uri": inner}))
+        raw = readable(object_of(found.get("skill")))
+        if find_hidden_name(raw) is not None:
+            return None
+        skill = RemoteSkill(backend, uri, raw)
+        self._backends.declare_found(skill)
+        return {**found, "skill": skill.entry(dialect)} if visible(call, skill) else None
+
+    async def read_directory(self, call: Call, uri: str, cursor: Any) -> Json | None:
+        backend = self._owner(call, uri)
+        if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
+            return None
+        if not _offered(backend).get("directoryRead"):
+            return None
+        params = {"uri": inner} if cursor is None else {"uri": inner, "cursor": cursor}
+        found = await _ask(backend, call, backend.relay(call, "resources/directory/read", params))
+        return items.prefix_directory(found, backend.prefix)
+
+    def holder(self, uri: str) -> RemoteSkill | None:
+        """The listed skill that has this file or folder."""
+        return self._holder(uri, lambda skill: True)
+
+    def _owner(self, call: Call, uri: str) -> Backend | None:
+        visible = call.session.composition.visible
+        known = self._holder(uri, lambda skill: visible(call, skill))
+        if known is None and self.holder(uri) is not None:
+            return None  # it is there, and not for this caller
+        if known is not None:
+            return known.backend  # pyright: ignore[reportReturnType]
+        return self._backends.owner(uri, lambda one: _is_offered(one) and one.serves(call))
+
+    def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> RemoteSkill | None:
+        for place in (uri, *manifests_above(uri)):
+            skill = self._registry.get(place)
+            if isinstance(skill, RemoteSkill) and may(skill):
+                return skill
+        return None
+
+
+async def _ask(backend: Backend, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
+    """A result of a backend for a front of another version."""
+    dialect, seconds = dialect_of(call), backend.timeout or call.session.composition.limits.tool
+    found = await call.engine.within(call, seconds, work)
+    return {**dialect_cache_hints(dialect), **shape_result(found, dialect)}
+
+
+def _offered(backend: Backend) -> Json:
+    return object_of(object_of(backend.capabilities.get("extensions")).get(EXTENSION))
+
+
+def _is_offered(backend: Backend) -> bool:
+    return EXTENSION in object_of(backend.capabilities.get("extensions"))

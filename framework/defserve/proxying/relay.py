@@ -10,40 +10,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.client.answers import MOST_ROUNDS
+from defserve.client.replies import Json, UnreadableReply, number_of, object_of
+from defserve.client.tasks import LONGEST_POLL, OVER, POLL_SECONDS, SHORTEST_POLL, needs_tasks
 from defserve.core.call import Call
+from defserve.core.messages import Encoded
 from defserve.errors import PeerError, ProtocolError
-from defserve.host.answers import MOST_ROUNDS
-from defserve.host.exchange.unreadable import UnreadableReply
-from defserve.host.fields import Json, number_of, object_of
-from defserve.host.tasks import needs_tasks
-from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
-from defserve.protocols.mcp.asking.parking import ParkedWork, Parking, ask_parked, parked_work
+from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE, ParkedWork, Parking, ask_parked, parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
-from defserve.protocols.mcp.failures import ERROR_KEY, no_back_channel
-from defserve.protocols.mcp.lifecycle import (
-    dialect_of,
-)
+from defserve.protocols.mcp.errors import ERROR_KEY, no_back_channel
+from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
-from defserve.protocols.mgp.agreed import CONFIRMED_KEY, PersonalYes
-from defserve.proxying import failures
-from defserve.proxying.conversations.channel import NO_YES, QUESTIONS, Channel
-from defserve.proxying.conversations.fronts import is_confirmation
-from defserve.proxying.conversations.passing import ROUNDS, passed_meta
-from defserve.proxying.descriptions import with_asker
-from defserve.proxying.tasks import METHODS, has_tasks, id_of, outcome, with_tasks
-from defserve.wire.messages import Encoded
+from defserve.protocols.mcp.tasks.records import EXTENSION
+from defserve.protocols.mgp.terms import CONFIRMED_KEY, PersonalYes
+from defserve.proxying import boundary
+from defserve.proxying.boundary import ROUNDS, passed_meta, with_asker
+from defserve.proxying.channel import NO_YES, QUESTIONS, Channel, is_confirmation
 
 if TYPE_CHECKING:
-    from defserve.proxying.conversations.fronts import Front
-    from defserve.proxying.conversations.holding import HeldChannels
+    from defserve.core.messages import Reply, Request
+    from defserve.proxying.calls import HeldChannels
+    from defserve.proxying.channel import Front
     from defserve.proxying.mounted import MountedServer
     from defserve.proxying.targets import Secrets
-    from defserve.wire.messages import Reply, Request
+
 
 COMPLETE: Final = "complete"
 NOTHING: Final[Json] = {}
@@ -168,7 +164,7 @@ class RelayedCall:
     def _takes_tasks(self, method: str) -> bool:
         """Whether the backend may make a task of this request, and the front takes it."""
         terms = self.channel.terms
-        return self.front.takes_tasks and terms.stateless and method in METHODS and has_tasks(terms.capabilities)
+        return self.front.takes_tasks and terms.stateless and method in TASK_METHODS and has_tasks(terms.capabilities)
 
     # -- a backend's task that the front waits for -------------------------------------------------------
 
@@ -190,19 +186,19 @@ class RelayedCall:
             return self._result(await self.channel.forward(method, complete, self))
 
         try:
-            found = await outcome(created, ask, self._answers)
+            found = await await_task(created, ask, self._answers)
         except BaseException:
             self.abandon(created)
             raise
         if found.get("status") == "failed":
-            raise failures.relayed(self.server.id, object_of(found.get("error")), self._secrets)
+            raise boundary.relayed(self.server.id, object_of(found.get("error")), self._secrets)
         if found.get("status") == "cancelled":
-            raise failures.Misbehaved(f"server {self.server.id!r} cancelled the call")
+            raise boundary.Misbehaved(f"server {self.server.id!r} cancelled the call")
         return object_of(found.get("result"))
 
     async def _old_outcome(self, created: Json) -> Json:
         """The same for a task of 2025-11-25. Its result comes when it is there, and its questions on the way."""
-        params: Json = {"taskId": id_of(created)}
+        params: Json = {"taskId": read_task_id(created)}
         try:
             return self._result(await self.channel.forward("tasks/result", params, self))
         except BaseException:
@@ -228,17 +224,17 @@ class RelayedCall:
                 kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
             if rounds == MOST_ROUNDS:
-                raise failures.Misbehaved(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
+                raise boundary.Misbehaved(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
             rounds += 1
             complete = {**request, "inputResponses": await self._ask_front(requests), **state}
             result = self._result(await self.channel.forward(method, complete, self))
         if kind == "task":
             if not is_wanted and not self._takes_tasks(method):
-                raise failures.Misbehaved(f"server {self.server.id!r} began a task, and was not asked for one")
+                raise boundary.Misbehaved(f"server {self.server.id!r} began a task, and was not asked for one")
             if not is_wanted:
                 self._hold_for(result)
         elif kind != COMPLETE:
-            raise failures.Misbehaved(
+            raise boundary.Misbehaved(
                 f"server {self.server.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered"
             )
         return result
@@ -253,7 +249,7 @@ class RelayedCall:
         self._is_held = self.task_handle is not None
         if not self._is_held:
             self.abandon(created)
-            raise failures.too_busy(self.server.id, "all of its conversations run tasks")
+            raise boundary.too_busy(self.server.id, "all of its conversations run tasks")
 
     def abandon(self, created: Json) -> None:
         """Nobody will ask for a task that has begun: have it cancelled."""
@@ -284,7 +280,7 @@ class RelayedCall:
             request = object_of(asked)
             method = str(request.get("method"))
             if QUESTIONS.get(method) not in self.front.offers:
-                raise failures.Misbehaved(
+                raise boundary.Misbehaved(
                     f"server {self.server.id!r} asks for {method}, which its client did not offer"
                 )
             found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
@@ -306,7 +302,7 @@ class RelayedCall:
             return
         for asked in map(object_of, requests.values()):
             if is_confirmation(str(asked.get("method")), object_of(asked.get("params"))):
-                raise failures.Misbehaved(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
+                raise boundary.Misbehaved(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
 
@@ -377,14 +373,14 @@ class RelayedCall:
     def _result(self, reply: Reply) -> Json:
         if reply.error is not None:
             if isinstance(reply, UnreadableReply):
-                raise failures.Misbehaved(f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}")
+                raise boundary.Misbehaved(f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}")
             if self.channel.grants is not None:
-                failures.raise_spoken(self.server.id, reply.error, self.server.secrets)
-            raise failures.relayed(self.server.id, reply.error, self.server.secrets)
+                boundary.raise_spoken(self.server.id, reply.error, self.server.secrets)
+            raise boundary.relayed(self.server.id, reply.error, self.server.secrets)
         secrets = self.server.secrets
         result = secrets.cleaned(reply) if secrets.sure else reply.result
         if not isinstance(result, dict):
-            raise failures.Misbehaved(f"server {self.server.id!r} gave a result that is not an object")
+            raise boundary.Misbehaved(f"server {self.server.id!r} gave a result that is not an object")
         return result  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -415,3 +411,64 @@ async def ask_front(call: Call, method: str, params: Json) -> Any:
         return await call.request(method, params, timeout=call.session.composition.limits.question)
     except PeerError as error:
         raise ProtocolError(error.message, code=error.code, data=error.data) from None
+
+
+# -- Tasks of backends (both generations), for fronts that take tasks and for those that wait for the result.
+#
+# | front | backend's tool | |
+# |---|---|---|
+# | takes tasks | may run as a task | the task is the front's, under an id of ours |
+# | stateless, takes none | must run as a task | the backend's refusal |
+# | handshake, or a call within a call | must run as a task | we take the task, and wait for its result |
+# | any | must run as a task of 2025-11-25 | we take the task, and wait for its result |
+
+
+TASK_METHODS: Final = frozenset({"tools/call", "tasks/get", "tasks/update", "tasks/cancel"})
+MAX_TASK_ID: Final = 1024
+
+Ask = Callable[[str, Json], Awaitable[Json]]
+"""Sends a method and its params to the backend that has the task."""
+
+
+def with_tasks(offers: Json) -> Json:
+    """What a front offers, and that tasks are taken."""
+    return {**offers, "extensions": {**object_of(offers.get("extensions")), EXTENSION: {}}}
+
+
+def has_tasks(capabilities: Json) -> bool:
+    """Whether a server runs tasks of the extension."""
+    return EXTENSION in object_of(capabilities.get("extensions"))
+
+
+def must_be_task(tool: Json) -> bool:
+    """Whether a listed tool of 2025-11-25 can only be called as a task."""
+    return object_of(tool.get("execution")).get("taskSupport") == "required"
+
+
+def read_task_id(created: Json) -> str:
+    """The id of a new task. Raises PeerError if there is none that could be used."""
+    id = created.get("taskId")
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_TASK_ID:
+        raise PeerError("it began a task without a usable id")
+    return id
+
+
+async def await_task(created: Json, ask: Ask, answer: Callable[[Json], Awaitable[Json]]) -> Json:
+    """The task of a call when it is over. `answer` gives the answers to its questions, by key."""
+    id, found, answered = read_task_id(created), created, set[str]()
+    while found.get("status") not in OVER:
+        await asyncio.sleep(_poll_pause(found))
+        found = await ask("tasks/get", {"taskId": id})
+        asked = object_of(found.get("inputRequests")) if found.get("status") == "input_required" else {}
+        # An answer may not show in the task yet. It must not be given twice.
+        if new := {key: request for key, request in asked.items() if key not in answered}:
+            given = await answer(new)
+            answered |= new.keys()
+            await ask("tasks/update", {"taskId": id, "inputResponses": given})
+    return found
+
+
+def _poll_pause(task: Json) -> float:
+    wanted: Any = task.get("pollIntervalMs")
+    seconds = wanted / 1000 if type(wanted) is int else POLL_SECONDS
+    return min(max(seconds, SHORTEST_POLL), LONGEST_POLL)

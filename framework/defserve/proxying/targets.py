@@ -11,17 +11,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_core import to_json
 
+from defserve.base.redaction import is_secret_name, redact_text
+from defserve.client.replies import RawReply
+from defserve.client.targets import Remote as Address
+from defserve.client.targets import is_address
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import encode
 from defserve.errors import UsageError
-from defserve.host.addresses import Remote as Address
-from defserve.host.addresses import is_address
-from defserve.host.exchange.raw_reply import RawReply
-from defserve.redaction import is_secret_name, redact_text
-from defserve.wire.codec import encode
-from defserve.wire.jsonvalue import is_array, is_object
 
 if TYPE_CHECKING:
-    from defserve.host.link import ClientAuth, Link, Resolve
-    from defserve.wire.messages import Reply
+    from defserve.client.link import ClientAuth, Link, Resolve
+    from defserve.core.messages import Reply
 
 Per: TypeAlias = Literal["client", "shared", "call"]
 PERS: Final[tuple[Per, ...]] = get_args(Per)
@@ -138,7 +138,7 @@ class Remote(Address):
 
     async def link(self, on_stderr: Callable[[str], None]) -> Link:
         """Connect. Raises PeerError or PeerGone if there is no way to."""
-        from defserve.host.addresses import connect_url
+        from defserve.client.targets import connect_url
 
         return await connect_url(
             self.url, headers=self._headers, token=self._token, resolve=self._resolve, auth=self._auth
@@ -194,7 +194,7 @@ class Command:
 
     async def link(self, on_stderr: Callable[[str], None]) -> Link:
         """Start the child. Raises PeerGone if it cannot be started."""
-        from defserve.host.links.stdio import ProcessLink
+        from defserve.client.links.stdio import ProcessLink
 
         return await ProcessLink.spawn(
             self.program,
@@ -218,7 +218,7 @@ def target_of(given: str | Target | Address) -> Target:
     if isinstance(given, Remote | Command):
         return given
     if isinstance(given, Address):
-        raise UsageError("defserve.host.Remote cannot be mounted", fix="use defserve.Remote(url, token=…)")
+        raise UsageError("defserve.client.Remote cannot be mounted", fix="use defserve.Remote(url, token=…)")
     if is_address(given):
         return Remote(given)
     try:

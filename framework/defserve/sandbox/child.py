@@ -11,23 +11,31 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import math
 import os
+import signal
 import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from defserve.sandbox.confinement import Layers
+
 SOURCE = "<code>"
+
 # The same as in `outcome`, which is not imported here.
 FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
+
 # Memory kept in reserve, so that a program that used up all memory can still be reported.
 RESERVE = 1024 * 1024
+
 # Modules that need the system's shared libraries, which are out of reach once the process is confined.
 NATIVE = ("_hashlib", "zlib", "_bz2", "_lzma", "_uuid", "_decimal", "pyexpat")
 NATIVE_BY_WORD = {b"ssl": "_ssl", b"sqlite": "_sqlite3", b"dbm": "_dbm", b"asyncio": "_ssl"}
 
 ChildReport = dict[str, Any]
 Compiler = Callable[[ast.Module], Any]
+
 # The compiler, the names the program starts with, and how long its value may be.
 ProgramStart = tuple[Compiler, dict[str, Any], int]
 
@@ -53,8 +61,7 @@ def begin(job: Mapping[str, Any], source: bytes, package: str) -> tuple[ChildRep
     sys.path += job["path"]
     try:
         compiler, namespace = prepare(job, source)
-        from defserve.sandbox.confine import confine
-        from defserve.sandbox.layers import Layers
+        from defserve.sandbox.confinement import Layers
 
         sys.path[:] = library
         sys.path_importer_cache.clear()
@@ -93,7 +100,7 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Compiler, dict[str, 
             continue
     level, inputs = job["level"], job["inputs"]
     if level in ("strict", "readonly"):
-        from defserve.guard.code.restricted.compiling import compile_restricted, namespace
+        from defserve.guard.code.restricted import compile_restricted, namespace
 
         names = namespace(level, job["allow"], trust=job["trust"], inputs=inputs)
         # What the standard library makes for a class of the program has the names of its module: not ours, which
@@ -194,3 +201,51 @@ def write(descriptor: int, report: ChildReport) -> None:
     view = memoryview(b"\n" + data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+# -- Confines this process, in this order: privileges, files, limits, system calls. It cannot be undone.
+
+
+ZONES = "/usr/share/zoneinfo"
+OPEN_FILES, THREADS = 64, 256
+
+
+def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> None:
+    """Confine this process by these layers. Raises OSError if one of them fails."""
+    if sys.platform != "linux":
+        set_limits(limits, processes=0)
+        return
+    from defserve.sandbox import confinement
+
+    if confinement.machine():
+        confinement.prctl(confinement.DEATH_SIGNAL, int(signal.SIGKILL))
+        confinement.give_up_privileges()
+    if layers.landlock:
+        confinement.restrict_files(layers.landlock, [*library, ZONES])
+    # After the steps that need memory, and before the filter, which forbids setting limits.
+    set_limits(limits, processes=THREADS if layers.seccomp else 0)
+    if layers.seccomp:
+        confinement.install_filter(os.getpid())
+
+
+def set_limits(limits: Mapping[str, Any], *, processes: int) -> None:
+    """Set the kernel's limits for this process. Without a filter of system calls, it may not even start threads."""
+    import resource
+
+    cpu = math.ceil(limits["cpu_seconds"] or limits["seconds"])
+    table = {
+        "RLIMIT_CPU": (cpu, cpu + 1),
+        "RLIMIT_AS": (limits["memory_bytes"], limits["memory_bytes"]),
+        "RLIMIT_FSIZE": (0, 0),
+        "RLIMIT_NOFILE": (OPEN_FILES, OPEN_FILES),
+        "RLIMIT_CORE": (0, 0),
+        "RLIMIT_NPROC": (processes, processes),
+        "RLIMIT_MEMLOCK": (0, 0),
+        "RLIMIT_MSGQUEUE": (0, 0),
+    }
+    for name, (soft, hard) in table.items():
+        if (number := getattr(resource, name, None)) is not None:
+            ceiling = resource.getrlimit(number)[1]
+            if ceiling != resource.RLIM_INFINITY:
+                soft, hard = min(soft, ceiling), min(hard, ceiling)
+            resource.setrlimit(number, (soft, hard))

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from defserve.sandbox.job import RunStop, SandboxJob
-from defserve.sandbox.outcome import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome, with_reason
+from defserve.sandbox.job import EXPLANATION, FRAMES, MESSAGE, REPR, Outcome, RunStop, SandboxJob, with_reason
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty, MontyRuntimeError, MontySession, MontySyntaxError

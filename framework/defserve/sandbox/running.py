@@ -16,11 +16,10 @@ from typing import Any
 
 from defserve.errors import Refused
 from defserve.guard.code import judge
-from defserve.guard.code.levels import CodeLevel
-from defserve.sandbox import jail, layers, monty
-from defserve.sandbox.job import NameList, RunStop, SandboxJob, make
-from defserve.sandbox.layers import Layers
-from defserve.sandbox.outcome import Outcome, SandboxLimits
+from defserve.guard.code.allowed_names import CodeLevel
+from defserve.sandbox import confinement, jail, monty
+from defserve.sandbox.confinement import Layers
+from defserve.sandbox.job import NameList, Outcome, RunStop, SandboxJob, SandboxLimits, make_job
 
 RESTRICTED = ("strict", "readonly")
 
@@ -44,7 +43,7 @@ def run(
 
     Raises Refused if this system cannot contain the program, UsageError for inputs that are not JSON.
     """
-    job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
+    job = replace(make_job(source, level, inputs, limits), allow=allow, block=block, trust=trust)
     return _run(job, RunStop(), unsafe_without_jail)
 
 
@@ -63,7 +62,7 @@ async def run_async(
     import anyio
     from anyio.to_thread import run_sync
 
-    job = replace(make(source, level, inputs, limits), allow=allow, block=block, trust=trust)
+    job = replace(make_job(source, level, inputs, limits), allow=allow, block=block, trust=trust)
     stop = RunStop()
     try:
         return await run_sync(_run, job, stop, unsafe_without_jail, abandon_on_cancel=True)
@@ -76,7 +75,9 @@ async def run_async(
 
 def engines() -> tuple[str, ...]:
     """What can run code here, most restricted first: `monty` for strict and readonly code, `jail` for all."""
-    return tuple(name for name, there in (("monty", monty.installed()), ("jail", not layers.probe().missing)) if there)
+    return tuple(
+        name for name, there in (("monty", monty.installed()), ("jail", not confinement.probe().missing)) if there
+    )
 
 
 def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
@@ -92,7 +93,7 @@ def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
 
 
 def _run_judged(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
-    available = layers.probe()
+    available = confinement.probe()
     # Monty has its own modules, so it cannot provide the modules that an author trusts.
     if job.level in RESTRICTED and not job.trust and monty.installed():
         outcome = monty.execute(job, stop)

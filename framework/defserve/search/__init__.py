@@ -2,6 +2,4 @@
 
 Nothing here knows a protocol, a session or an event loop. Queries are cut and tables are bounded, whatever peers send.
 An index holds only what its caller may see, so neither results nor scores tell of anything else.
-
-May import: nothing else.
 """

@@ -1,12 +1,19 @@
-"""What is known of a tool for finding it (MGP §16.4)."""
+"""What is known of a tool for finding it (MGP §16.4), as words that can be compared.
+
+Also which tools a conversation has loaded, within a budget of tokens (§16.7, §16.8).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import UsageError
 
 Risk: TypeAlias = Literal["safe", "moderate", "dangerous"]
 RISKS: tuple[Risk, ...] = ("safe", "moderate", "dangerous")
@@ -89,3 +96,211 @@ def derived_categories(server_id: str, tags: Any) -> tuple[str, ...]:
     """What a tool belongs to: the tags that its author gave, then its server."""
     given = [tag for tag in tags if isinstance(tag, str)] if is_array(tags) else []
     return labels([*given, server_id])
+
+
+# -- Text to words that can be compared: split, lower case, without endings.
+
+
+LONGEST_TEXT = 4_000
+"""Characters. The rest of a text is not read."""
+
+LONGEST_WORD = 40
+
+# Scripts that put no spaces between words: Japanese, Chinese, and Korean, whose words have many endings.
+_WIDE = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_RUNS = re.compile(rf"[{_WIDE}]+|[^\W_{_WIDE}]+")
+_WITHOUT_SPACES = re.compile(f"[{_WIDE}]")
+
+# `readHTMLFile2` is read, HTML, File, 2.
+_PARTS = re.compile(r"[A-Z]+(?![^\WA-Z\d_])|[A-Z]?[^\WA-Z\d_]+|\d+")
+
+STOP_WORDS = frozenset(
+    (
+        "a about after again all also am an and any anything are as at be because been before being both but by can "
+        "could did do does doing down each else even every everything few for from get gets getting give given go goes "
+        "going got had has have having he her here him his how i if in into is it its just let like ll m make may me "
+        "many might more most much must my need needs no not nothing now of off on once one only or other our out over "
+        "own per please put re s same say see shall she should so some someone something still such t take tell than "
+        "that the their them then there these they thing things this those through to too two under until up us use "
+        "used using ve very want wants was way we were what when where whether which while who whom whose why will "
+        "with without would yet you your yours"
+    ).split()
+)
+
+_VOWEL = re.compile("[aeiouy]")
+
+# Ending → what it becomes, and the letters that must be left. The first that fits is taken: first one of a form, then
+# one of a word that is made from another. Short stems are other words: `station` is no state, and `author` no auth.
+_FORMS = (
+    ("ingly", "", 3),
+    ("ings", "", 3),
+    ("ing", "", 3),
+    ("edly", "", 3),
+    ("ies", "y", 2),
+    ("ied", "y", 2),
+    ("ed", "", 3),
+    ("ees", "ee", 2),
+    ("es", "", 3),
+    ("s", "", 3),
+)
+_DERIVED = (
+    ("ication", "icat", 3),
+    ("ization", "iz", 3),
+    ("ation", "at", 3),
+    ("ment", "", 3),
+    ("ion", "", 5),
+    ("or", "", 5),
+    ("er", "", 5),
+    ("ly", "", 5),
+)
+_WHOLE = frozenset("news comment moment customer number".split())
+
+
+def stems(words: Iterable[str]) -> list[str]:
+    """The stems of words, each once, without stop words; with them if there is nothing else."""
+    said = list(words)
+    return list(dict.fromkeys(stem(word) for word in [w for w in said if w not in STOP_WORDS] or said))
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text in lower case. Scripts without spaces give pairs of characters."""
+    return [part for run in _RUNS.findall(text[:LONGEST_TEXT]) for part in _parts(run)]
+
+
+def _parts(run: str) -> Iterator[str]:
+    if _WITHOUT_SPACES.match(run):
+        yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
+        return
+    for part in _PARTS.findall(run) or (run,):
+        yield part[:LONGEST_WORD].lower()
+
+
+@lru_cache(maxsize=8_192)
+def stem(word: str) -> str:
+    """A word without its ending: `creates`, `created` and `creation` are all `creat`."""
+    if len(word) < 4 or not word.isascii() or word in _WHOLE:
+        return word
+    if not word.endswith(("ss", "us", "is")):
+        word = _without(word, _FORMS)
+    if word not in _WHOLE and len(word) > 3:
+        word = _without(word, _DERIVED)
+        return word[:-1] if word.endswith("e") and len(word) > 3 else word
+    return word
+
+
+def _without(word: str, endings: Iterable[tuple[str, str, int]]) -> str:
+    for ending, becomes, least in endings:
+        rest = word[: -len(ending)]
+        if word.endswith(ending) and len(rest) >= least and (becomes or _VOWEL.search(rest)):
+            # `stopped` to `stop`; `called` to `call`.
+            doubled = len(rest) > 3 and rest[-1] == rest[-2] and rest[-1] not in "aeiouls"
+            return rest[:-1] if doubled and not becomes else rest + becomes
+    return word
+
+
+def misspelt(one: str, other: str) -> bool:
+    """Whether two words differ by one letter that is missing, wrong, or swapped with the next."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[at:], other[at:]
+    if one[1:] == other[1:] or one[1:] == other or one == other[1:]:
+        return True
+    return one[2:] == other[2:] and one[:2] == other[1::-1]
+
+
+# -- Which tools a conversation has loaded, within a budget of tokens (MGP §16.7, §16.8).
+
+
+def tokens_of(size: int) -> int:
+    """About how many tokens a model reads for so many bytes of JSON."""
+    return -(-size // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBudget:
+    """Tokens: what lists and search results may cost a model.
+
+    `pinned_reserve` is for tools that are always listed, `cache_limit` for those a conversation has loaded, and
+    `discovery_reserve` for one answer to a search. `max_tokens` is for all of it together.
+    """
+
+    max_tokens: int = 8000
+    pinned_reserve: int = 2000
+    discovery_reserve: int = 3000
+    cache_limit: int = 3000
+
+    def __post_init__(self) -> None:
+        for share in fields(self):
+            if not isinstance(value := getattr(self, share.name), int) or value < 0:
+                raise UsageError(
+                    f"ToolBudget({share.name}={value!r}) is not possible", fix="give a number of tokens, 0 or more"
+                )
+        parts = self.pinned_reserve + self.discovery_reserve + self.cache_limit
+        if parts > self.max_tokens:
+            raise UsageError(
+                f"ToolBudget: its parts add up to {parts} tokens, more than max_tokens={self.max_tokens}",
+                fix=f"give max_tokens={parts}, or make a part smaller",
+            )
+
+
+class LoadedTools:
+    """The tools of one conversation, the one used last at the end. Those with a call under way are never evicted.
+
+    `waiting` are tools that were asked for and that somebody has to approve first.
+    """
+
+    __slots__ = ("_running", "_tokens", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: set[str] = set()
+        self._tokens: dict[str, int] = {}
+        self._running = Counter[str]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Least recently used first."""
+        return tuple(self._tokens)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self._tokens.values())
+
+    def load(self, name: str, tokens: int, limit: int) -> bool:
+        """Load a tool, or note that it was used. Others make room first. False if it is larger than the limit."""
+        self._tokens.pop(name, None)
+        if tokens > limit:
+            return False
+        for other in self.names:
+            if self.tokens + tokens <= limit:
+                break
+            if not self._running[other]:
+                del self._tokens[other]
+        if self.tokens + tokens > limit:
+            return False
+        self._tokens[name] = tokens
+        return True
+
+    def evict(self, names: Iterable[str]) -> dict[str, int]:
+        """Take tools out. Returns those that were loaded, with the tokens each one frees."""
+        going = [name for name in dict.fromkeys(names) if name in self._tokens and not self._running[name]]
+        return {name: self._tokens.pop(name) for name in going}
+
+    def keep(self, known: Callable[[str], bool]) -> None:
+        """Forget the tools that are not known any more."""
+        self._tokens = {name: tokens for name, tokens in self._tokens.items() if known(name)}
+
+    def begin(self, name: str) -> None:
+        """A call of a tool begins; `end` must follow."""
+        self._running[name] += 1
+
+    def end(self, name: str) -> None:
+        self._running[name] -= 1
+        if self._running[name] <= 0:
+            del self._running[name]

@@ -1,8 +1,7 @@
 """Ranking: keyword, semantic, category and hybrid search over the tools that one caller may see.
 
-Blind fusion of two rankings is worse than the better of them. So hybrid search adds what the words say, synonyms
-included, to what the vectors say, both on one scale: the unit is a word that no tool has. Tools that do another kind of
-thing than what is asked for go back.
+`Server(search=Search(…))` has the options. A score comes from keywords and meaning (`scores`), from phrases and
+synonyms (`vocabulary`), and from what the sentence asks for and brings along.
 """
 
 from __future__ import annotations
@@ -10,16 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from math import log
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from defserve.search.arguments import Takers, without_data
-from defserve.search.bm25 import KeywordIndex
-from defserve.search.entries import EntryFilter, ToolEntry
-from defserve.search.phrases import meant
-from defserve.search.synonyms import SYNONYMS
-from defserve.search.vectors import Vectors
-from defserve.search.verbs import VERBS, deeds_of, deeds_wanted, finds, looked_for
-from defserve.search.words import STOP_WORDS, split, stem, stems
+from defserve.errors import UsageError
+from defserve.search.entries import STOP_WORDS, EntryFilter, ToolBudget, ToolEntry, split_words, stem, stems
+from defserve.search.scores import Embedder, KeywordIndex, Vectors
+from defserve.search.vocabulary import SYNONYMS, meant
 
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
 STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
@@ -116,7 +113,7 @@ class ToolIndex:
         self._finds = [finds(entry) for entry in entries]
         self._takers = Takers(entries)
         self._web = self._of_the_web()
-        self._names = [" ".join(split(entry.name)) for entry in entries]
+        self._names = [" ".join(split_words(entry.name)) for entry in entries]
         self._vectors = vectors
         self._matrix: Any = None
 
@@ -129,7 +126,7 @@ class ToolIndex:
     ) -> Found:
         """The best hits. Among equals, those that `prefer` gives a lower number come first, then by name."""
         query = query[:LONGEST_QUERY]
-        words = split(query)
+        words = split_words(query)
         used, units, covered = self._scored(query, strategy)
         exact = self._exact(words)
         places = [at for at, unit in enumerate(units) if unit > 0 or at in exact or strategy == "category"]
@@ -151,7 +148,7 @@ class ToolIndex:
     def _scored(self, query: str, strategy: Strategy) -> tuple[Strategy, list[float], float]:
         """The strategy that was used, the units of each tool, and how much of the query the best tool covers."""
         unit, said = self._keywords.rarest or 1.0, without_data(query)
-        words = split(said)
+        words = split_words(said)
         if strategy in ("keyword", "category"):
             plain = [(root, ()) for root in stems(words)]
             scores = self._keywords.scores(plain)
@@ -169,7 +166,7 @@ class ToolIndex:
 
     def signals(self, query: str, meaning: list[float] | None) -> dict[str, list[float]]:
         """What speaks for each tool, by the names of `Weights`. Signals that say nothing are left out."""
-        words = split(without_data(query))
+        words = split_words(without_data(query))
         roots, spoken = stems(words), set(words)
         asked: list[tuple[str, Iterable[str]]] = [
             (root, SYNONYMS.get(root) or self._keywords.near(root)) for root in roots[:MOST_WORDS]
@@ -215,7 +212,7 @@ class ToolIndex:
         return max(scores, default=0.0) / most if most else 0.0
 
     def _if_known(self, name: re.Match[str]) -> str:
-        return name[0] if any(map(self._keywords.holds, map(stem, split(name[0])))) else " "
+        return name[0] if any(map(self._keywords.holds, map(stem, split_words(name[0])))) else " "
 
     def _exact(self, words: list[str]) -> dict[int, float]:
         """Tools with the very name that was asked for, whatever joins its words, and those whose names begin so."""
@@ -244,9 +241,227 @@ def _telling(
 ) -> dict[str, tuple[frozenset[str], float]]:
     """The words of each server's name, and how much they tell: the share of the tools with them that are its own."""
     holding, own = Counter(root for each in weights for root in each), Counter(entry.server_id for entry in entries)
-    names = {id: frozenset(split(id)) - STOP_WORDS for id in own}
+    names = {id: frozenset(split_words(id)) - STOP_WORDS for id in own}
     return {
         id: (name, min(own[id] / max(holding[stem(word)], own[id]) for word in name))
         for id, name in names.items()
         if name
     }
+
+
+# -- `Server(search=Search(…))`: how a server with many tools is searched and listed.
+
+
+Level: TypeAlias = Literal["auto", "L0", "L1", "L2", "L3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What `tools/list` shows, and how tools are found.
+
+    `level` "L0" lists every tool, "L1" the categories, "L2" only what searches, "L3" also what a conversation has
+    loaded; "auto" is L0 while all tools fit into the budget, else L3. `pinned` tools are in every list. `strategy` is
+    used when a caller names none. `embedder` replaces the vectors of the `[semantic]` extra. Clients whose names are
+    in `whole_list_for` get every tool, because they search by themselves.
+    """
+
+    level: Level = "auto"
+    pinned: Sequence[str] = ()
+    budget: ToolBudget = field(default_factory=ToolBudget)
+    strategy: Strategy = "hybrid"
+    embedder: Embedder | None = None
+    whole_list_for: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        _one_of("level", self.level, get_args(Level))
+        _one_of("strategy", self.strategy, STRATEGIES)
+        for name in ("pinned", "whole_list_for"):
+            if isinstance(given := getattr(self, name), str):
+                raise UsageError(f"Search({name}={given!r}) is not a list", fix=f"write {name}=[{given!r}]")
+        if self.embedder is not None and not hasattr(self.embedder, "embed"):
+            raise UsageError(
+                f"Search(embedder={self.embedder!r}) has no method `embed`",
+                fix="give an object with embed(texts), which returns one vector for each text",
+            )
+
+    @classmethod
+    def of(cls, given: Any) -> Search:
+        """What `Server(search=…)` was given: "auto", "always" or a Search. Raises UsageError for anything else."""
+        if isinstance(given, Search):
+            return given
+        _one_of("search", given, ("auto", "always"), "Server")
+        return cls() if given == "auto" else cls(level="L3")
+
+
+def _one_of(name: str, given: Any, known: Sequence[str], subject: str = "Search") -> None:
+    if given not in known:
+        more = ", or Search(…)" if subject == "Server" else ""
+        raise UsageError(
+            f"{subject}({name}={given!r}) is not possible", fix=f"use one of {', '.join(map(repr, known))}{more}"
+        )
+
+
+# -- What a sentence asks for and what a tool does: read, create, delete, change, send or act.
+#
+# A verb says little of which tool is meant, as half of all tools `get` something. But it tells which ones are not
+# meant: who asks a question wants nothing deleted.
+
+
+# The verbs of each kind of deed, some with the word after them. Some are of several kinds.
+_DEEDS = """
+read: get read show fetch retrieve view see look display load print check tell inspect list browse search find
+read: locate query describe count download export know compare lookup explain examine return scan verify
+read: analyze summarize give extract monitor diff status
+read: make-sure find-out take-look have-look pull-up work-out figure-out go-through walk-me compute calculate detect
+create: create make new add build generate compose draft insert register setup begin start produce open put plan
+create: book schedule prepare write install upload attach append log file save store keep record invite raise
+create: import post push fork copy note remember upsert manage
+create: set-up put-together come-up write-down jot kick-off sign-up back-up duplicate clone remind
+delete: delete remove erase drop destroy discard forget clear wipe purge trash cancel unlink detach uninstall
+delete: throw rid evict stop take manage
+delete: get-rid throw-away throw-out take-out take-off take-down clean-up tidy-up clean-out stop-sharing
+change: update change edit modify alter set adjust revise rewrite replace patch amend fix correct rename move
+change: transition assign manage mark turn format restrict reset tag label colour color connect link merge give
+change: grant share allow bring put point switch transform convert
+change: go-back roll-back undo revert restore bring-up hand-over take-over put-off push-back swap archive
+send: send post mail notify deliver message tell email reply answer respond announce publish comment write say
+send: leave push
+send: let-everyone let-everybody let-them let-him let-her forward ask drop-a ping
+act: run execute start launch evaluate trigger invoke stop kill apply click press drag hover navigate go visit
+act: wait type fill scale merge hold hit open close handle take
+"""
+READ = 1  # the kind of the first line
+
+# In the name of a tool these are what it works on.
+_THINGS = frozenset("file message comment log note record label status mail email new link".split())
+_QUESTIONS = frozenset("which what who whom whose when where how why is are does do did has have was were am".split())
+_LEADS = frozenset("i d ll we you us me my to let and just also now then hey hi".split())
+_PLEASE = re.compile(
+    r"\b(?:please|kindly|help me|(?:can|could|would|will) you|i(?:['’]d| would)? (?:want|need|like)(?: to)?)\b", re.I
+)
+_TO_ME = re.compile(r"\b(?:give|get|bring|show|tell) me\b|\blet me (?:see|know)\b", re.I)
+
+# How a query begins that wants to find out something, and what it says if that may be anywhere.
+_LOOKING = re.compile(
+    r"\W{0,9}(?:(?:hey|hi|so|ok|and)\b\W{1,9})?"
+    r"(?:where|did|do|does|has|have|is there|are there|was|were|which|who|whom|whose|what|"
+    r"any|show|list|find|look|search)\b",
+    re.I,
+)
+_ANYWHERE = re.compile(r"\b(?:where|did|has|have|ever|anyone|anybody|somebody|anything|everything|any|all)\b", re.I)
+_LISTS, _SEARCHES = frozenset("list filter grep".split()), frozenset("search find query".split())
+
+
+def _deeds() -> dict[str, int]:
+    found: dict[str, int] = {}
+    bits: dict[str, int] = {}
+    for line in _DEEDS.strip().splitlines():
+        kind, verbs = line.split(": ")
+        bit = bits.setdefault(kind, READ << len(bits))
+        for root in map(stem, verbs.split()):
+            found[root] = found.get(root, 0) | bit
+    return found
+
+
+_VERB_KINDS = _deeds()
+VERBS = frozenset(_VERB_KINDS)
+"""The stems of all verbs."""
+
+
+def deeds_wanted(query: str) -> int:
+    """The kinds of deed that a query asks for, as bits; 0 if that is not clear."""
+    if _TO_ME.search(query):
+        return READ
+    for part in reversed(_PLEASE.split(query)):
+        words = split_words(part)
+        at = next(
+            (at for at, word in enumerate(words) if word not in _LEADS or _two(words, at) in _VERB_KINDS), len(words)
+        )
+        first = words[at] if at < len(words) else ""
+        if (
+            kinds := READ
+            if first in _QUESTIONS
+            else _VERB_KINDS.get(_two(words, at)) or _VERB_KINDS.get(stem(first), 0)
+        ):
+            return kinds
+    return 0
+
+
+def _two(words: list[str], at: int) -> str:
+    return stem("-".join(words[at : at + 2]))
+
+
+def deeds_of(entry: ToolEntry) -> int:
+    """The kinds of deed that a tool does, by the first verb of its name or of its description; 0 if there is none."""
+    words = [word for word in split_words(entry.name) if word not in _THINGS] + split_words(entry.description[:60])[:3]
+    return next((kinds for word in words if (kinds := _VERB_KINDS.get(stem(word), 0))), 0)
+
+
+def looked_for(query: str) -> int:
+    """1 if a query wants to find out something, 2 if that may be anywhere; 0 if it wants something done."""
+    return 0 if not _LOOKING.match(query) else 2 if _ANYWHERE.search(query) else 1
+
+
+def finds(entry: ToolEntry) -> int:
+    """1 if a tool lists things, 2 if it searches for them; else 0."""
+    words = frozenset(split_words(entry.name))
+    return 2 if words & _SEARCHES else 1 if words & _LISTS else 0
+
+
+# -- What a query brings along for a tool's arguments: addresses, keys, file names, times.
+#
+# As words they say nothing of the tool. But who gives an address wants a tool that takes one.
+
+
+# Every repetition is bounded, or begins in one place only, so that no query takes long.
+_DATA = re.compile(r"\b[A-Z]{2,10}-\d+\b|[^\s@]{1,64}@\S{1,255}|\b\d[\d.,:]*")
+_QUOTED = re.compile(r"[\"“”„«»][^\"“”„«»]{1,200}[\"“”„«»]")
+_DOMAINS = r"(?:com|org|net|io|dev|app|edu|gov|info|example)\b"
+
+# How an argument looks in a query → the names that tools give it.
+_GIVEN = (
+    (rf"https?://|\bwww\.|\b[\w-]{{1,63}}\.{_DOMAINS}", "url urls uri link href website domain"),
+    (r"\w@\w{1,63}\.\w", "email emails to recipient recipients attendees cc address member"),
+    (r"\b[A-Z][A-Z0-9]{1,9}-\d+\b", "issue issues ticket issuekey"),
+    (
+        rf"(?:^|[\s\"'(])[\w*/~.-]{{0,80}}[\w*]\.(?!{_DOMAINS})[a-z][a-z0-9]{{1,4}}\b(?!@)",
+        "path paths file filename filepath source",
+    ),
+    (r"(?<!\w)#[a-z]", "channel channels"),
+    (
+        r"\b\d{1,3}\.\d{1,9}[^\d,]{0,9},[^\d]{0,3}\d{1,3}\.\d",
+        "latitude longitude lat lng coordinates locations",
+    ),
+    (r"\b\d{1,2}(?::\d\d| ?(?:am|pm)\b)|\bo['’]?clock\b|\bnoon\b", "time start end datetime"),
+    (
+        r"(?i:\b(?:[pmce][sd]t|gmt|utc|ces?t|bst|jst|aest)\b)",
+        "timezone",
+    ),
+    (r"\b(?=[a-f]{0,39}\d)[0-9a-f]{6,40}\b", "sha commit revision ref"),
+)
+_DATA_PATTERNS = tuple((re.compile(looks), frozenset(names.split())) for looks, names in _GIVEN)
+
+
+def without_data(query: str) -> str:
+    """A query without quotations, numbers and keys."""
+    said = _DATA.sub(" ", _QUOTED.sub(" ", query))
+    return said if len(split_words(said)) > 1 else query
+
+
+class Takers:
+    """Which tools take what a query gives."""
+
+    def __init__(self, entries: Sequence[ToolEntry]) -> None:
+        self._size = len(entries)
+        names = [{word for name in entry.parameters[::3] for word in split_words(name)} for entry in entries]
+        self._places = [[at for at, each in enumerate(names) if wanted & each] for _, wanted in _DATA_PATTERNS]
+
+    def shares(self, query: str) -> list[float]:
+        """For each tool how much of what is given it takes. What few tools take counts most."""
+        found = [0.0] * self._size
+        for (looks, _), places in zip(_DATA_PATTERNS, self._places, strict=True):
+            if places and looks.search(query):
+                rarity = log(self._size / len(places)) / log(self._size) if self._size > 1 else 1.0
+                for at in places:
+                    found[at] += rarity
+        return found

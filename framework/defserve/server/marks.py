@@ -1,18 +1,29 @@
-"""Marks on functions without a server (`@tool`, `@resource`, `@prompt`, `@completion`), for `server.include`."""
+"""Declarations that few servers need, each imported when it is used: marks without a server, overrides, features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from defserve.binding.injection import Dependency
+from defserve.binding.signature import FindProvider, name_of, read_dependency
 from defserve.errors import UsageError
 from defserve.server.decorators import caller, decorate, need_uri
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from defserve.auth import Auth, TokenVerifier
+    from defserve.code_mode.extension import CodeModeExtension
+    from defserve.code_mode.run import CodeMode
+    from defserve.core.extension import Extension
+    from defserve.core.registry import Registry
+    from defserve.limits import Limits
+    from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mgp.meta_tools import ToolSearch
     from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__defserve_marks__"
@@ -45,9 +56,13 @@ class Mark:
 # used bare: @tool
 @overload
 def tool(function: F, /) -> F: ...
+
+
 # used with options: @tool(timeout=3)
 @overload
 def tool(**options: Unpack[ToolFields]) -> Callable[[F], F]: ...
+
+
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool for `server.include`."""
     return decorate("tool", Mark("tool", (), options).put_on, function)
@@ -68,9 +83,13 @@ def app(uri: str, /, **options: Unpack[AppFields]) -> Callable[[F], F]:
 # used bare: @prompt
 @overload
 def prompt(function: F, /) -> F: ...
+
+
 # used with options: @prompt(title="…")
 @overload
 def prompt(**options: Unpack[PromptFields]) -> Callable[[F], F]: ...
+
+
 def prompt(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a prompt for `server.include`."""
     return decorate("prompt", Mark("prompt", (), options).put_on, function)
@@ -105,3 +124,73 @@ def _marked_names(cls: type[Any]) -> list[str]:
     """The marked attributes of a class, those of its bases first. Looked up on the class, so that no property runs."""
     names = dict.fromkeys(name for kind in reversed(cls.__mro__) for name in vars(kind))
     return [name for name in names if hasattr(getattr(cls, name, None), ATTRIBUTE)]
+
+
+# -- A dependency replaced by another function, for tests.
+
+
+class Override:
+    """A replacement in force, until `undo` or the end of its `with` block. Then the one before it counts again."""
+
+    def __init__(
+        self,
+        overrides: dict[Callable[..., Any], Dependency],
+        dependency: Callable[..., Any],
+        replacement: Callable[..., Any],
+        find_provider: FindProvider,
+    ) -> None:
+        for given in (dependency, replacement):
+            if not callable(given):
+                raise UsageError(
+                    f"override takes two functions, and {given!r} is none",
+                    fix="server.override(open_db, lambda: fake_db)",
+                )
+        self._overrides: dict[Callable[..., Any], Dependency] | None = overrides
+        self._dependency, self._replacement = dependency, replacement
+        self._before = overrides.get(dependency)
+        overrides[dependency] = read_dependency(replacement, find_provider)
+
+    def undo(self) -> None:
+        """End it. A second time, it does nothing."""
+        if self._overrides is None:
+            return
+        if self._before is None:
+            self._overrides.pop(self._dependency, None)
+        else:
+            self._overrides[self._dependency] = self._before
+        self._overrides = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"Override({name_of(self._dependency)} by {name_of(self._replacement)})"
+
+
+# -- Parts that a server has only if its author asks for them, each imported then: tokens, code mode.
+
+
+def token_checks(auth: Auth | TokenVerifier | Sequence[TokenVerifier], limits: Limits) -> tuple[Auth, Extension]:
+    """How tokens are checked, and the extension for their scopes and rates."""
+    from defserve.auth.auth_options import as_auth
+    from defserve.auth.rates import Rate
+    from defserve.protocols.mcp.authorization import Authorization
+
+    return as_auth(auth), Authorization(Rate(limits.rate, limits.burst))
+
+
+def code_mode_of(
+    options: bool | CodeMode, registry: Registry[Tool], search: ToolSearch | None
+) -> tuple[CodeModeExtension, list[Tool]]:
+    """Code mode for the tools of a registry, and the tools that it adds to them. A search finds these always."""
+    from defserve.code_mode.extension import CodeModeExtension
+    from defserve.code_mode.run import read_code_mode
+
+    mode = CodeModeExtension(read_code_mode(options), registry)
+    if search is not None:
+        mode.discover = search.section.discover
+        search.section.always |= mode.names
+    return mode, list(mode.tools())

@@ -1,18 +1,25 @@
-"""A server inside another: its items appear there under a prefix, also when they change later."""
+"""A server inside another: its items appear there under a prefix, also when they change. And what can be mounted."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
+from defserve.client.targets import Remote as Address
+from defserve.core.json_values import is_array, is_mapping
 from defserve.core.registry import Registry
+from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.prefixes import Prefix
+from defserve.protocols.mcp.transforms import Prefix
+from defserve.proxying.targets import Command
+from defserve.server.decorators import caller
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mcp.transforms.transform import Transform
+    from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mcp.transforms import Transform
     from defserve.server.server import Server
 
 
@@ -76,3 +83,29 @@ def _moved(item: Any, there: str, prefix: Prefix) -> Any:
     if hasattr(item, "mounted"):  # it has names of other items in it
         return item.mounted(there, prefix)
     return item.renamed(there) if hasattr(item, "renamed") else item
+
+
+# -- What `server.mount` takes besides a `Server`; for anything else, what to write instead.
+
+
+_EACH: Final = 'server.mount(Command("npx", "-y", "some-server", env={…}), prefix="…")'
+_ANY: Final = 'give a Server, Command("npx", "-y", "some-server"), Remote("https://…"), or a text for one of these'
+
+
+def check_mountable(given: Any, server: type[Any]) -> None:
+    """Raises UsageError. It does not show the arguments of a command, because they may be secrets."""
+    if isinstance(given, str | Address | Command):
+        return
+    kind, fix = type(given).__name__, _ANY
+    if isinstance(given, ModuleType):
+        found = next((name for name, value in vars(given).items() if isinstance(value, server)), "server")
+        kind, fix = "module", f"mount its server: server.mount({given.__name__}.{found})"
+    elif is_array(given) and given and isinstance(given[0], str):
+        fix = f'write server.mount(Command("{given[0]}"{", …" if len(given) > 1 else ""}))'
+    elif is_mapping(given):
+        fix = f"mount each of its servers: {_EACH}" if "mcpServers" in given else f"write {_EACH}"
+    elif isinstance(given, os.PathLike):
+        fix = f'write server.mount(Command("python", "{os.fspath(given)}"))'  # pyright: ignore
+    elif isinstance(given, type) and issubclass(given, server):
+        kind, fix = "class", "give an object of it"
+    raise UsageError(f"server.mount takes no {kind}", where=caller(), fix=fix)

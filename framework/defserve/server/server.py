@@ -1,9 +1,9 @@
-"""`Server`: an author declares on it; the runner and the host get the composition."""
+"""`Server`: an author declares on it; whatever serves it, or connects to it, gets the composition."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -13,36 +13,33 @@ from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.identity import Identity
+from defserve.protocols.mcp.lifecycle import Identity
 from defserve.protocols.mgp.extension import MGP
-from defserve.protocols.mgp.options import SecurityOptions
-from defserve.server.composing import AuthorExtension, compose
-from defserve.server.declaring import Declarations
-from defserve.server.decorators import caller
-from defserve.server.starting import check_web_options, refuse_in_a_loop
-from defserve.server.values import check_log_level, check_values
+from defserve.protocols.mgp.terms import SecurityOptions
+from defserve.server.declarations import AuthorExtension, Declarations, compose
+from defserve.server.decorators import caller, check_log_level, check_values
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from defserve.auth import Auth, TokenVerifier
-    from defserve.code_mode.options import CodeMode
-    from defserve.host import Client
-    from defserve.openapi.options import ImportFields
-    from defserve.protocols.mcpl.channels.type import ChannelType
+    from defserve.client import Client
+    from defserve.code_mode.run import CodeMode
+    from defserve.openapi.api import ImportFields
+    from defserve.protocols.mcpl.channels.directory import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
     from defserve.proxying.mounts import Mounts
     from defserve.proxying.targets import Command, Remote
-    from defserve.search.options import Search
+    from defserve.search.ranking import Search
+    from defserve.serve.http.app import HttpApp
+    from defserve.server.decorators import WebFields
     from defserve.server.mounting import Mount
     from defserve.server.options import FeatureSetFields, MountFields, ServerFields
-    from defserve.serving.options import WebFields
     from defserve.stores.identity import ServerIdentity, ServerStore
     from defserve.stores.store import Store
-    from defserve.transports.http.app import HttpApp
 
     OnChat = TypeVar("OnChat", bound=ChatHandler)
     OnProposal = TypeVar("OnProposal", bound=ProposalHandler)
@@ -99,7 +96,7 @@ class Server(Declarations):
         self.auth: Auth | None = None
         authorization: list[Extension] = []
         if auth is not None:
-            from defserve.server.features import token_checks
+            from defserve.server.marks import token_checks
 
             self.auth, *authorization = token_checks(auth, self.limits)
         self._namespace = namespace
@@ -132,7 +129,7 @@ class Server(Declarations):
         self._composition: Composition | None = None
         self._overrides = {}
         if code_mode:
-            from defserve.server.features import code_mode_of
+            from defserve.server.marks import code_mode_of
 
             mode, tools = code_mode_of(code_mode, self.mcp.tools.registry, self.search)
             self.extend(mode)
@@ -154,7 +151,7 @@ class Server(Declarations):
         30, and is "always" beyond. `ImportOptions` says what the other options mean. Raises UsageError for a document
         that cannot be read.
         """
-        from defserve.server.importing import server_of
+        from defserve.server.api_import import server_of
 
         return server_of(cls, document, name, search, options)
 
@@ -171,14 +168,14 @@ class Server(Declarations):
 
         The app's lifespan is entered while the server serves. See `from_openapi` for the options.
         """
-        from defserve.server.importing import server_of_app
+        from defserve.server.api_import import server_of_app
 
         return server_of_app(cls, app, name, search, options)
 
     def add_openapi(self, document: Any, **options: Unpack[ImportFields]) -> None:
         """Add a tool for each operation of an API to this server, before it serves; see `from_openapi`."""
         self._refuse_after_start("add_openapi")
-        from defserve.server.importing import add_document
+        from defserve.server.api_import import add_document
 
         add_document(self, document, options)
 
@@ -228,7 +225,7 @@ class Server(Declarations):
         if self._mcpl is None:
             self._refuse_after_start("the first feature set")
             from defserve.protocols.mcpl.extension import MCPL
-            from defserve.protocols.mcpl.state.storage import StateStorage
+            from defserve.protocols.mcpl.state.binding import StateStorage
 
             storage = StateStorage(self.store, self._secret.known, self.limits, lambda: self.storage_identity)
             self._mcpl = MCPL(
@@ -274,7 +271,7 @@ class Server(Declarations):
         """
         self._refuse_after_start("mount")
         if not isinstance(other, Server):
-            from defserve.server.mountable import check_mountable
+            from defserve.server.mounting import check_mountable
 
             check_mountable(other, Server)
             self.mounts.declare(other, prefix, options)
@@ -294,7 +291,7 @@ class Server(Declarations):
     def mounts(self) -> Mounts:
         """The servers elsewhere that are mounted here, each a `Backend` by its id. Made before serving begins."""
         if self._remote_mounts is None:
-            from defserve.proxying.catalogue.catalogue import MountedPrefixes
+            from defserve.proxying.catalogue import MountedPrefixes
             from defserve.proxying.mounts import FrontRegistries, Mounts
 
             prefixes = MountedPrefixes((mount.server.name, mount.prefix) for mount in self._mounts)
@@ -338,11 +335,11 @@ class Server(Declarations):
         refuse_in_a_loop()
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
         if workers is not None:
-            from defserve.serving.workers.running import serve_group
+            from defserve.server.workers.running import serve_group
 
             code = serve_group(self, on, workers, web, log_json=log_json)
         else:
-            from defserve.serving.addresses import serve
+            from defserve.server.addresses import serve
 
             code = serve(self, on, token, token_file, web)
         if code:
@@ -355,7 +352,7 @@ class Server(Declarations):
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
             from defserve.errors import no_attribute
-            from defserve.server.elsewhere import SERVER
+            from defserve.server.options import SERVER
 
             raise no_attribute("Server", name, SERVER, dir(type(self)))
 
@@ -365,20 +362,20 @@ class Server(Declarations):
             return
         if log_level is not None:
             check_log_level(log_level)
-        from defserve.serving.addresses import observers
+        from defserve.server.addresses import observers
 
         if found := observers(self.extensions, log_level, log_json, metrics):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
         """Serve in a topic, on the running loop. Entering it waits for the gateway's welcome."""
-        from defserve.serving.addresses import joined
+        from defserve.server.addresses import joined
 
         return joined(self, on, token)
 
     def asgi(self, **options: Unpack[WebFields]) -> HttpApp:
         """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""
-        from defserve.serving import web
+        from defserve.server import web
 
         check_web_options(options, Server.asgi)
         self.observe(metrics=options.get("metrics", False))
@@ -390,7 +387,7 @@ class Server(Declarations):
         if not arguments:
             self.run()
             return
-        from defserve.runner.command_line import parse
+        from defserve.server.command_line import parse
 
         try:
             self.run(**parse(arguments, self.name, lambda: self.version))
@@ -399,9 +396,9 @@ class Server(Declarations):
 
     @asynccontextmanager
     async def connect(self, version: str | None = None, **options: Any) -> AsyncGenerator[Client]:
-        """A client of this server in the same process, for tests and embedding; see `defserve.host.Client`."""
-        from defserve.host import Client
-        from defserve.runner.memory import serving
+        """A client of this server in the same process, for tests and embedding; see `defserve.client.Client`."""
+        from defserve.client import Client
+        from defserve.serve.lifespans import serving
 
         async with serving(self.composition) as link, Client(link, version=version, **options) as client:
             yield client
@@ -430,3 +427,26 @@ class Server(Declarations):
         """This server and all servers mounted on it, each once, children before parents."""
         found = {server: None for mount in self._mounts for server in mount.server.self_and_mounted}
         return [*found, self]
+
+
+# -- What is checked before a server runs.
+
+
+def refuse_in_a_loop() -> None:
+    """Raises UsageError where an event loop runs: a server brings its own, and one thread has only one."""
+    asyncio = sys.modules.get("asyncio")  # without it there is no loop, and the first answer does not wait for it
+    if asyncio is None or asyncio._get_running_loop() is None:  # the hook for loops of others; it raises nothing
+        return
+    from defserve.server.options import OWN_LOOP
+
+    raise UsageError("server.run(…) was called in an event loop, and runs its own", where=caller(), fix=OWN_LOOP)
+
+
+def check_web_options(given: Mapping[str, Any], method: Callable[..., Any]) -> None:
+    """Raises UsageError for an option that does not exist. Otherwise it would do nothing, and nobody would know."""
+    from defserve.server.decorators import WebFields
+
+    if given.keys() - WebFields.__annotations__.keys():
+        from defserve.server.options import refuse_unknown_fields
+
+        refuse_unknown_fields(given, WebFields, method, f"server.{method.__name__}", caller())

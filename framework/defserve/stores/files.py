@@ -1,4 +1,7 @@
-"""Files that only their owner can read: one that is locked, one that is replaced as a whole, a secret made once."""
+"""Files that only their owner can read: one that is locked, one that is replaced as a whole, a secret made once.
+
+Below: folders of this user, and the messages about stored data that another version of defserve wrote.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,12 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from defserve.errors import UsageError
-from defserve.stores.formats import newer_format
 
 # On Windows a file is text unless it is opened as binary. Elsewhere a symbolic link must not redirect the file.
 _FLAGS: Final[int] = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -68,7 +70,7 @@ def locked(path: Path, seconds: float = LOCK_SECONDS) -> Generator[None]:
         os.close(file)
 
 
-def replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file as a whole, and return when it is on the disk. Raises OSError."""
     draft = path.with_name(f"{path.name}.new")
     _write_synced(os.open(draft, os.O_WRONLY | os.O_TRUNC | _FLAGS, 0o600), content)
@@ -182,3 +184,64 @@ else:
         except BlockingIOError:
             return False
         return True
+
+
+# -- Folders for what lasts as long as a process, and that only this user can use.
+
+
+OTHERS: Final = 0o077
+
+
+def private_folders(name: str) -> Iterator[Path]:
+    """Where the folder may be, the best place first. A client may lack a variable that its server has.
+
+    `DEFSERVE_RUNTIME_DIR` names the only place.
+    """
+    if (only := os.environ.get("DEFSERVE_RUNTIME_DIR")) and os.path.isabs(only):
+        yield Path(only, name)
+        return
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    for base in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}", state):
+        if base and os.path.isabs(base):
+            yield Path(base, "defserve", name)
+
+
+def made_private_folder(name: str, content: str) -> Path:
+    """The first folder that exists or can be made, and that nobody else can use.
+
+    Raises UsageError, which calls what is to be written `content`.
+    """
+    problem = "there is no folder for it"
+    for folder in private_folders(name):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"{folder}: {error.strerror}"
+            continue
+        if is_private_folder(folder):
+            return folder
+        problem = f"{folder} belongs to somebody else, or others can use it"
+    raise UsageError(f"{content} cannot be written: {problem}", fix="chmod 700 that folder, or set XDG_RUNTIME_DIR")
+
+
+def is_private_folder(folder: Path) -> bool:
+    """Whether it is a folder of this user that others can neither read nor change."""
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & OTHERS
+
+
+# -- The messages about stored data that another version of defserve wrote. `stores/__init__.py` has the rule.
+
+
+NAMES_NO_SERVER: Final = (
+    "The store has values of defserve 0.1.0, which do not say which server they belong to; "
+    "say it once: defserve state adopt STORE --server NAME"
+)
+
+
+def newer_format(what: str, found: object, known: int) -> str:
+    """The message for `what`, which has the format `found`, where this version reads up to `known`."""
+    return f"{what} has format {found}; this version of defserve reads up to format {known}: upgrade defserve"

@@ -8,7 +8,8 @@ names may be given one audience.
     server:name=notes:state:["notes.edit","alice"]      a space of a store
     defserve:server:name=notes:shared:session:…         a key of the Redis through which processes share sessions
 
-The parts of an identity are percent-encoded, so that no two identities begin alike.
+The parts of an identity are percent-encoded, so that no two identities begin alike. `open_store` opens the store at an
+address.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from defserve.errors import UsageError
-from defserve.stores.spaces import SERVERS, Space, SpaceFamily
-from defserve.stores.store import Store, StoreChange
+from defserve.stores.store import SERVERS, Space, SpaceFamily, Store, StoreChange
 
 VARIABLE: Final = "DEFSERVE_NAMESPACE"
 MAX_LABEL: Final = 512
@@ -56,6 +56,10 @@ class ServerIdentity(NamedTuple):
         return hmac.digest(secret, b"".join(len(part).to_bytes(8, "big") + part for part in parts), "sha256")
 
 
+def _quote(text: str) -> str:
+    return quote(text, safe="", errors="surrogatepass")
+
+
 NOBODY: Final = ServerIdentity("none", "")
 """The identity of what was given to no server. It is nobody else's."""
 
@@ -65,10 +69,6 @@ def identify_server(name: str, *, namespace: str | None = None, url: str = "") -
     if given := namespace or os.environ.get(VARIABLE):
         return ServerIdentity("namespace", given)
     return ServerIdentity("url", _normalize_url(url), name) if url else ServerIdentity("name", name)
-
-
-def _quote(text: str) -> str:
-    return quote(text, safe="", errors="surrogatepass")
 
 
 def check_owner(what: str, owner: ServerIdentity | None, identity: ServerIdentity) -> ServerIdentity:
@@ -194,7 +194,7 @@ class ServerStore:
 
     def _unbound_prefix(self) -> str:
         """The names stay as they are from here on, so that what was put here before a server had it is not lost."""
-        from defserve.stores.memory import is_in_memory
+        from defserve.stores.store import is_in_memory
 
         if is_in_memory(self.raw):
             return NOBODY.make_prefix()
@@ -214,8 +214,6 @@ def server_store(store: str | Store, identity: ServerIdentity | None, *, what: s
             return store
         store = store.raw
     if isinstance(store, str):
-        from defserve.stores.open import open_store
-
         store = open_store(store)
     return ServerStore(store, identity, what=what)
 
@@ -253,3 +251,35 @@ async def choose_server(store: Store, name: str | None, *, is_reading: bool = Fa
         "the store has no values yet, so nothing says which server is meant",
         fix="name it: --server NAME, as in Server(NAME), or URL,NAME, or namespace=NAME",
     )
+
+
+# -- The store at an address: `memory:`, `sqlite:///notes.db` (`sqlite:////var/lib/notes.db`), `redis://host:6379/0`.
+
+
+_FIX = "use 'memory:', 'sqlite:///notes.db', 'sqlite:////var/lib/notes.db' or 'redis://localhost:6379/0'"
+
+
+def open_store(address: str) -> Store:
+    """A store that is not connected yet. After `sqlite:///`, an absolute path begins with one more slash.
+
+    Raises UsageError for an address that is not valid.
+    """
+    scheme, _, rest = address.partition(":")
+    match scheme:
+        case "memory" if not rest.strip("/"):
+            from defserve.stores.store import MemoryStore
+
+            return MemoryStore()
+        case "sqlite" if rest.startswith("///") and len(rest) > 3:
+            from defserve.stores.sqlite import SqliteStore
+
+            return SqliteStore(rest.removeprefix("///"))
+        case "redis" | "rediss" | "redis+unix" | "redis+sentinel" if rest.startswith("//"):
+            from defserve.stores.redis import RedisStore
+
+            return RedisStore(f"unix:{rest}" if scheme == "redis+unix" else address)
+        case "sqlite" if rest.strip("/"):
+            fix = f"write 'sqlite:///{rest.lstrip('/')}'; an absolute path has four slashes"
+            raise UsageError(f"{address!r} is not the address of a store: a slash is missing", fix=fix)
+        case _:
+            raise UsageError(f"{scheme + ':' if rest else address!r} is not the address of a store", fix=_FIX)

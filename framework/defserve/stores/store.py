@@ -1,17 +1,25 @@
 """The interface of a store: spaces of named values. A change to a space happens as a whole or not at all.
 
-Each feature uses spaces of its own, which `spaces` lists. A store that has a problem raises one of the errors below. It
-recovers by itself when the problem is gone.
+Each feature uses spaces of its own, which `TABLE` lists. A store that has a problem raises one of the errors below. It
+recovers by itself when the problem is gone. Here are also the store in memory, and leases and nonces on any store.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import logging
+import os
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+from threading import Lock
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 from defserve.errors import LimitExceeded, Refused
-from defserve.stores.spaces import Space, SpaceFamily
 
 _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 
@@ -95,3 +103,321 @@ class StoreBusy(LimitExceeded):
     """Another user kept the store locked for too long."""
 
     error_type = "store_busy"
+
+
+# -- The table of all spaces of a store. A feature gets its space here and nowhere else, so no two features share one.
+#
+# A `Space` is made only in this file; type checkers refuse a plain text where a store wants a space. A name that ends
+# in a colon stands for many spaces, one for each name that is put after it.
+#
+# In a store, each of them stands behind the identity of its server (`identity`). Only `UNNAMED` do not: they belong to
+# the store itself, or to a log that has a name of its own.
+
+
+Space = NewType("Space", str)
+
+
+class SpaceFamily(str):
+    """Spaces whose names begin alike."""
+
+    __slots__ = ()
+
+    def of(self, name: str) -> Space:
+        return Space(self + name)
+
+
+FORMAT: Final = Space("format")
+SERVERS: Final = SpaceFamily("server:")
+API_KEYS: Final = Space("keys")
+SECRETS: Final = Space("secrets")
+AUDIT_HEADS: Final = Space("audit")
+AUDIT_LOGS: Final = SpaceFamily("audit log:")
+DENIED_TOKENS: Final = Space("denied tokens")
+CHECKPOINTS: Final = SpaceFamily("state:")
+NONCES: Final = SpaceFamily("nonce:")
+LEASES: Final = SpaceFamily("lease:")
+OAUTH_GRANTS: Final = SpaceFamily("oauth grant:")
+TASKS: Final = SpaceFamily("task:")
+TASK_ACCOUNTS: Final = SpaceFamily("task account:")
+
+UNNAMED: Final = frozenset((FORMAT, AUDIT_HEADS, AUDIT_LOGS))
+LASTING: Final = frozenset((API_KEYS, SECRETS, DENIED_TOKENS, CHECKPOINTS))
+"""What does not end by itself: 0.1.0 kept it without the name of a server."""
+
+TABLE: Final[Mapping[str, str]] = {
+    FORMAT: "the format of a store that has no other place for it: `version`",
+    SERVERS: "after the colon the identity of a server, a colon, and one of the other names: what is that server's",
+    API_KEYS: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
+    SECRETS: "`checkpoints` is the secret of checkpoint ids, `checkpoints 0.1.0` what 0.1.0 made them with",
+    AUDIT_HEADS: "the last signed head of each audit log that is anchored here, under the log's name",
+    AUDIT_LOGS: "after the colon the log's name: each record under its number, the last signed head under `head`",
+    DENIED_TOKENS: "under the hash of its id, each signed token that is accepted no more, until it expires",
+    CHECKPOINTS: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
+    NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",
+    LEASES: "after the colon the lease's name: the holder, with a ttl that it renews",
+    OAUTH_GRANTS: "after the colon the grant's id: its `record`, until the user has to sign in again",
+    TASKS: "after the colon the task's id: its `record` and, when it has ended, its `outcome`, until its ttl is over",
+    TASK_ACCOUNTS: "after the colon the hash of a principal: the `ledger` of the tasks that are kept for it",
+}
+
+
+# -- A store in the memory of this process: fast, bounded, and gone when the process ends.
+
+
+MAX_BYTES: Final = 256 * 1024 * 1024
+
+
+class MemoryStore:
+    """A Store for one process, for any thread. It holds at most `limit` bytes."""
+
+    def __init__(self, *, limit: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock, self._lock = limit, clock, Lock()
+        self._spaces: dict[str, dict[str, bytes]] = {}
+        self._expires: dict[str, float] = {}
+        self._queue: list[tuple[float, str]] = []
+        self._bytes = 0
+
+    async def open(self) -> None:
+        pass
+
+    async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
+        with self._lock:
+            self._expire()
+            held = self._spaces.get(space, {})
+            return {name: held[name] for name in names if name in held}
+
+    async def change(self, change: StoreChange) -> bool:
+        with self._lock:
+            self._expire()
+            held = self._spaces.get(change.space, {})
+            if any(held.get(name) != value for name, value in change.expect.items()):
+                return False
+            replaced = {name: held[name] for name in {*change.drop, *change.put} if name in held}
+            growth = _size(change.put) - _size(replaced)
+            if growth > 0 and self._bytes + growth > self._limit:
+                raise StoreFull("the store in memory is full", data={"limit": "store_bytes", "max": self._limit})
+            self._bytes += growth
+            for name in change.drop:
+                held.pop(name, None)
+            held.update(change.put)
+            self._keep(change.space, held, change.ttl)
+            return True
+
+    async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
+        with self._lock:
+            self._expire()
+            held = list(self._spaces.get(space, {}).items())
+        for entry in held:
+            yield entry
+
+    async def spaces(self, prefix: str) -> AsyncIterator[str]:
+        with self._lock:
+            self._expire()
+            found = [space for space in self._spaces if space.startswith(prefix)]
+        for space in found:
+            yield space
+
+    async def check(self) -> list[str]:
+        return []
+
+    async def close(self) -> None:
+        pass
+
+    def _keep(self, space: str, held: dict[str, bytes], ttl: float | None) -> None:
+        if not held:
+            self._spaces.pop(space, None)
+            self._expires.pop(space, None)
+            return
+        self._spaces[space] = held
+        if ttl is not None:
+            self._expires[space] = end = self._clock() + ttl
+            heappush(self._queue, (end, space))
+
+    def _expire(self) -> None:
+        while self._queue and self._queue[0][0] <= self._clock():
+            end, space = heappop(self._queue)
+            if self._expires.get(space) == end:
+                del self._expires[space]
+                self._bytes -= _size(self._spaces.pop(space))
+
+
+def is_in_memory(store: object) -> bool:
+    """Whether a store, or the store that a server's part belongs to, ends with this process."""
+    return isinstance(getattr(store, "raw", store), MemoryStore)
+
+
+def _size(entries: Mapping[str, bytes]) -> int:
+    return sum(len(name) + len(value) for name, value in entries.items())
+
+
+# -- Leases: one holder at a time among processes that share a store. A lease ends soon after its holder dies.
+#
+# A lease only saves others from useless work. It does not make sure that something is done once: a holder that was
+# paused for too long does not know that its lease has ended. For that, use `StoreChange.expect`.
+
+
+TTL: Final = 3.0
+RENEWED_EVERY: Final = TTL / 4
+FIRST_PAUSE: Final = 0.005
+LONGEST_PAUSE: Final = 0.1
+WITHDRAWAL: Final = 1.0
+"""Seconds for which a caller that gives up waits for the store. Then the withdrawal goes on without it."""
+
+_HOLDER: Final = "holder"
+
+log = logging.getLogger("defserve")
+
+
+def new_token() -> bytes:
+    """The name of a holder."""
+    return secrets.token_bytes(16)
+
+
+class Lease:
+    """The lease of this name: it has one holder between `acquire` and `release`.
+
+    `token` names the holder. A caller that acquires again and again should use the same token each time. If the store
+    was unreachable when the caller wanted to release the lease, it then gets the lease back at once.
+    """
+
+    __slots__ = ("_store", "_space", "_token", "_renewing", "_given_up", "_withdrawing")
+
+    def __init__(self, store: Store, name: str, token: bytes | None = None) -> None:
+        self._store, self._space, self._token = store, LEASES.of(name), token or new_token()
+        self._renewing: asyncio.Task[None] | None = None
+        self._withdrawing: asyncio.Task[None] | None = None
+        self._given_up = asyncio.Event()
+
+    async def acquire(self, seconds: float) -> None:
+        """Wait for the lease. Raises StoreBusy after `seconds`, and what the store raises.
+
+        If it raises, or is cancelled, the lease is not held.
+        """
+        # A task of its own, because a change that is cancelled on its way may still happen, even after a release.
+        self._given_up.clear()
+        trying = asyncio.create_task(self._wait())
+        try:
+            await asyncio.wait((trying,), timeout=seconds)
+            if not trying.done():
+                raise StoreBusy("Another call holds this for too long", data={"retry_after_ms": 1000})
+            trying.result()
+        except BaseException:
+            self._withdrawing = asyncio.create_task(self._withdraw(trying))
+            await asyncio.wait((self._withdrawing,), timeout=WITHDRAWAL)
+            raise
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def release(self) -> None:
+        """Let another caller have the lease. If the store cannot be reached, the lease ends by itself."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        dropping = asyncio.create_task(self._drop())
+        await asyncio.wait((dropping,))  # it goes on if the caller is cancelled
+        dropping.result()
+
+    async def _drop(self) -> None:
+        with suppress(Refused):
+            await self._store.change(StoreChange(self._space, drop=[_HOLDER], expect={_HOLDER: self._token}, ttl=TTL))
+
+    async def _withdraw(self, trying: asyncio.Task[None]) -> None:
+        self._given_up.set()
+        await asyncio.wait((trying,))
+        await self.release()
+
+    async def _wait(self) -> None:
+        pause = FIRST_PAUSE
+        # The lease may be ours already: from an earlier time, or because the store repeated a change after it lost its
+        # connection.
+        while not (await self._store.change(self._hold(None)) or await self._store.change(self._hold(self._token))):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
+                    await self._given_up.wait()
+            if self._given_up.is_set():
+                return
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWED_EVERY)
+            try:
+                if not await self._store.change(self._hold(self._token)):
+                    return
+            except Exception as error:
+                # Whatever is wrong with the store may pass. A lease that is not renewed is lost.
+                if not isinstance(error, Refused):
+                    log.error("a lease could not be renewed", exc_info=error)
+
+    def _hold(self, before: bytes | None) -> StoreChange:
+        return StoreChange(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)
+
+
+# -- Nonces: values that may be used only once, such as the answer to a question or a sealed state.
+
+
+_SPENT: Final = "spent"
+
+
+class NonceStore(Protocol):
+    """Remembers which nonces were used. Processes that may be given the same nonce must share one."""
+
+    async def spend(self, nonce: str, *, ttl: float) -> bool:
+        """Use a nonce that is valid for `ttl` more seconds. True exactly once; False afterwards, and if it has expired.
+
+        The caller must refuse an expired nonce itself, because the store may have forgotten it. Raises LimitExceeded if
+        the store is full: a nonce that is not remembered could be used twice.
+        """
+        ...
+
+
+class MemoryNonces:
+    """A NonceStore for one process, for any thread. It holds at most `limit` nonces that have not expired."""
+
+    __slots__ = ("_limit", "_clock", "_lock", "_spent", "_queue")
+
+    def __init__(self, limit: int = 10_000, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock, self._lock = limit, clock, Lock()
+        self._spent: set[str] = set()
+        self._queue: list[tuple[float, str]] = []
+
+    async def spend(self, nonce: str, *, ttl: float) -> bool:
+        return self.spend_now(nonce, ttl=ttl)
+
+    def spend_now(self, nonce: str, *, ttl: float) -> bool:
+        """The same without awaiting, for code that never leaves this process."""
+        with self._lock:
+            now = self._clock()
+            while self._queue and self._queue[0][0] <= now:
+                self._spent.discard(heappop(self._queue)[1])
+            # Written this way so that a ttl of NaN is refused as well.
+            if not ttl > 0 or nonce in self._spent:
+                return False
+            if len(self._spent) >= self._limit:
+                wait = self._queue[0][0] - now if self._queue else 1.0
+                raise LimitExceeded(
+                    "Too many answers are being remembered; try again later",
+                    data={"limit": "nonces", "max": self._limit, "retry_after_ms": int(min(wait, 3600.0) * 1000) + 1},
+                )
+            self._spent.add(nonce)
+            heappush(self._queue, (now + ttl, nonce))
+            return True
+
+    def __len__(self) -> int:
+        return len(self._spent)
+
+
+class StoreNonces:
+    """A NonceStore for all processes that share a store. If the store raises, nothing was spent."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def spend(self, nonce: str, *, ttl: float) -> bool:
+        if not ttl > 0:
+            return False
+        space, mine = NONCES.of(nonce), os.urandom(8)
+        if await self._store.change(StoreChange(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
+            return True
+        # A store that lost its connection may repeat a change, and then find its own first attempt.
+        return (await self._store.get(space, [_SPENT])).get(_SPENT) == mine

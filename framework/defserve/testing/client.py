@@ -1,36 +1,62 @@
-"""A client without `await`: the verbs of `host.Client`, run on an event loop in its own thread."""
+"""A client without `await`: the verbs of `host.Client`, run on an event loop in its own thread.
+
+Beside it: the answers that a test prepares, the comparison of listed tools with a file, and names from other clients.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from defserve.errors import PeerError, PeerTimeout, Refused, ToolError, UsageError, did_you_mean
-from defserve.host.answers import Root
-from defserve.host.client import Client
-from defserve.host.conversation import Progress
-from defserve.host.eras import ERAS
-from defserve.host.fields import object_of
+from defserve.client.answers import Answers, Cancel, Decision, Root, of_one_field
+from defserve.client.client import Client
+from defserve.client.conversation import Progress
+from defserve.client.eras import ERAS
+from defserve.client.replies import object_of
+from defserve.errors import PeerError, PeerTimeout, ProtocolError, Refused, ToolError, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.testing.elsewhere import named_arguments
-from defserve.testing.script import KINDS, AnswerScript
 from defserve.testing.transports import connect_over
 
 if TYPE_CHECKING:
-    from defserve.host.mgp.peer import MgpPeer
-    from defserve.testing.apps import SyncApp
-    from defserve.testing.mcpl import SyncMcpl
-    from defserve.testing.tasks import SyncTask
+    from defserve.client.mgp.peer import MgpPeer
+    from defserve.testing.client_features import SyncApp, SyncMcpl, SyncTask
+
 
 # pytest leaves out the frames of this module, so that a failure shows the line of the test.
 __tracebackhide__ = True
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
+
+
+# -- Habits from clients of other frameworks: their names of verbs, and arguments in a dictionary. Errors say ours.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def named_arguments(verb: F) -> F:
+    """A verb whose arguments have names. A dictionary in their place is a UsageError that says so."""
+
+    @wraps(verb)
+    def checked(self: Any, item: str, /, *loose: Any, **arguments: Any) -> Any:
+        if loose:
+            call = f"client.{verb.__name__}({item!r}"
+            raise UsageError(
+                f"{call}, {loose[0]!r:.80}): arguments have names",
+                fix=f"{call}, key=value), or {call}, **arguments)",
+            )
+        return verb(self, item, **arguments)
+
+    return cast("F", checked)
 
 
 class SyncClient:
@@ -79,7 +105,6 @@ class SyncClient:
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
             from defserve.errors import no_attribute
-            from defserve.testing.elsewhere import CLIENT
 
             raise no_attribute("this client", name, CLIENT, dir(type(self)))
 
@@ -143,7 +168,7 @@ class SyncClient:
     @property
     def mcpl(self) -> SyncMcpl:
         """The server's feature sets, events, hooks and channels. The client needs `mcpl=Mcpl(…)`."""
-        from defserve.testing.mcpl import SyncMcpl
+        from defserve.testing.client_features import SyncMcpl
 
         peer = self._connected().mcpl
         if peer is None:
@@ -161,7 +186,7 @@ class SyncClient:
     @named_arguments
     def start(self, tool: str, /, **arguments: Any) -> SyncTask:
         """Call a tool and do not wait for its result, as `Client.start` does."""
-        from defserve.testing.tasks import SyncTask
+        from defserve.testing.client_features import SyncTask
 
         return SyncTask(self._do(lambda client: client.start(tool, **arguments)), self._do)
 
@@ -171,7 +196,7 @@ class SyncClient:
 
         Raises PeerError for a view that no host may show, and for a result without a text.
         """
-        from defserve.testing.apps import SyncApp
+        from defserve.testing.client_features import SyncApp
 
         return SyncApp(self._do(lambda client: client.render(tool, **arguments)), self._do)
 
@@ -376,3 +401,135 @@ def version_of(era: str | None) -> str | None:
         known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
         raise UsageError(f"there is no era {era!r}", fix=f"use one of {known}")
     return ERAS[era]
+
+
+CLIENT: Final = {
+    "call_tool": 'client.call("tool", key=value)',
+    "call_tool_mcp": 'client.call_raw("tool", {"key": value})',
+    "list_tools": "client.tools()",
+    "list_resources": "client.resources()",
+    "list_resource_templates": "client.templates()",
+    "list_prompts": "client.prompts()",
+    "get_prompt": 'client.prompt("name", key=value)',
+    "read_resource": "client.read(uri), or client.read_text(uri)",
+    "initialize": "nothing: the client connects with its first verb",
+    "send_ping": "client.ping()",
+}
+"""A verb of their client → what to write."""
+
+
+# -- The answers that a test prepares for the questions of its server, in order.
+
+
+KINDS: Final = ("ask", "sample", "roots", "apps")
+REJECTED: Final = -1
+
+
+class Unanswered(AssertionError):
+    """The server asked something that the test has no answer for."""
+
+
+class Unused(AssertionError):
+    """The test prepared an answer that the server did not ask for."""
+
+
+class AnswerScript:
+    """Gives each question the next prepared answer, and remembers the questions without one."""
+
+    def __init__(self) -> None:
+        self.offered: set[str] = set(KINDS)
+        self.prepared: deque[Any] = deque()
+        self.samples: deque[Any] = deque()
+        self.roots: list[Root] | None = None
+        self._unanswered: list[str] = []
+
+    def answers(self) -> Answers:
+        """What the client offers to answer: the kinds in `offered`."""
+        asks = "ask" in self.offered
+        return Answers(
+            ask=self._ask if asks else None,
+            ask_url=self._ask_url if asks else None,
+            sample=self._sample if "sample" in self.offered else None,
+            roots=self._list_roots if "roots" in self.offered else None,
+        )
+
+    def complaint(self) -> Unanswered | None:
+        """The error for the questions without an answer since the last complaint; None if there are none."""
+        text, self._unanswered = "\n".join(self._unanswered), []
+        return Unanswered(text) if text else None
+
+    def check_used(self) -> None:
+        """Raises Unused for answers that are left over."""
+        left = {"will_answer": list(self.prepared), "will_sample": list(self.samples)}
+        self.prepared.clear()
+        self.samples.clear()
+        lines = [
+            f"client.{verb}({', '.join(map(repr, values))}) was never used" for verb, values in left.items() if values
+        ]
+        if lines:
+            raise Unused("\n".join([*lines, "  fix: remove it, or find out why the tool did not ask"]))
+
+    def _ask(self, message: str, schema: dict[str, Any]) -> Any:
+        if not self.prepared:
+            fields = ", ".join(f"{name!r}: …" for name in schema.get("properties", {}))
+            self._miss(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
+            return Cancel
+        try:
+            return of_one_field(_given(self.prepared.popleft(), message, schema), schema)
+        except UsageError as error:
+            self._unanswered.append(f"the server asked {message!r}: {error.problem}\n  fix: {error.fix}")
+            return Cancel
+
+    def _ask_url(self, message: str, url: str) -> Decision:
+        if not self.prepared:
+            self._miss(f"the server asked {message!r} and wants {url} opened", "client.will_answer(Accept)")
+            return Cancel
+        return _given(self.prepared.popleft(), message, url)
+
+    def _sample(self, params: dict[str, Any]) -> Any:
+        if not self.samples:
+            said = params.get("messages") or ["nothing"]
+            self._miss(f"the server asked a model about {said[-1]!r}", 'client.will_sample("…")')
+            raise ProtocolError("the test has no sample", code=REJECTED)
+        return _given(self.samples.popleft(), params)
+
+    def _list_roots(self) -> list[Root]:
+        if self.roots is None:
+            self._miss("the server asked for the client's roots", 'client.has_roots("file:///…")')
+        return self.roots or []
+
+    def _miss(self, question: str, fix: str) -> None:
+        self._unanswered.append(f"{question}, and the test has no answer for it\n  fix: {fix} before the call")
+
+
+def _given(answer: Any, *question: Any) -> Any:
+    if callable(answer) and not isinstance(answer, type):
+        asked: Callable[..., Any] = answer
+        return asked(*question)
+    return answer
+
+
+# -- Compares the tools that a server lists with a file in the repository.
+
+
+def assert_schemas(client: SyncClient, path: str | Path, *, update: bool | None = None) -> None:
+    """Compare tools/list with the file at `path`; "{era}" in it is replaced by the client's era.
+
+    With `update` the file is written instead; the default is whether pytest runs with --update-schemas.
+    Raises AssertionError with the difference.
+    """
+    file = Path(str(path).format(era=client.era or client.version))
+    tools = sorted(client.tools(), key=lambda tool: str(tool.get("name")))
+    # Sorted, so that a change of order is no change of the text.
+    now = json.dumps(tools, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    if client.updates_snapshots if update is None else update:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(now, encoding="utf-8")
+    elif not file.exists():
+        raise AssertionError(f"there is no snapshot {file} yet\n  fix: run pytest --update-schemas and commit the file")
+    elif (before := file.read_text(encoding="utf-8")) != now:
+        from difflib import unified_diff
+
+        changes = unified_diff(before.splitlines(), now.splitlines(), "committed", "served", lineterm="")
+        fix = "  fix: if the change is meant, run pytest --update-schemas and commit the file"
+        raise AssertionError("\n".join((f"the tools differ from {file}", *changes, fix)))

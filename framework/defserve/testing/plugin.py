@@ -109,7 +109,7 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
 
     The path starts in the folder of the test. Without one, the file is in `schemas/` there.
     """
-    from defserve.testing.snapshots import assert_schemas
+    from defserve.testing.client import assert_schemas
 
     def check(path: str | Path | None = None) -> None:
         name: str = getattr(request.node, "originalname", None) or request.node.name
@@ -119,9 +119,8 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
 
 
 def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, dict[str, Any]]:
+    from defserve.client.targets import is_address, is_server
     from defserve.errors import UsageError
-    from defserve.host.addresses import is_address
-    from defserve.host.targets import is_server
     from defserve.tooling.loading import load_quietly
 
     mark = request.node.get_closest_marker("serves")
@@ -163,7 +162,7 @@ def _unmarked_server(request: pytest.FixtureRequest) -> Any:
 
 def _servers_of(module: ModuleType) -> list[Any]:
     """Its `server`, or else every server that it has, under whatever name."""
-    from defserve.host.targets import is_server
+    from defserve.client.targets import is_server
 
     if is_server(named := vars(module).get("server")):
         return [named]

@@ -9,12 +9,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from secrets import token_urlsafe
 from typing import Any
 
-from defserve.auth.local_token.client import with_local_key
-from defserve.auth.local_token.verifier import with_local_token
+from defserve.auth.local_token import with_local_key, with_local_token
+from defserve.client.client import Client
+from defserve.client.links.stdio import ProcessLink
+from defserve.client.targets import Remote, is_address
 from defserve.errors import UsageError
-from defserve.host.addresses import Remote, is_address
-from defserve.host.client import Client
-from defserve.host.links.stdio import ProcessLink
 from defserve.tooling.loading import load_quietly
 
 # Options that only network transports use: they say who the client is.
@@ -62,7 +61,7 @@ async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerat
 def _over_network(scheme: str) -> Connect:
     @asynccontextmanager
     async def connect(server: Any, options: Options, credentials: Options) -> AsyncGenerator[Client]:
-        from defserve.runner.loopback import loopback
+        from defserve.serve.web_sessions import loopback
 
         server = _loaded(server)
         app = server.asgi()

@@ -10,13 +10,13 @@ from pydantic_core import from_json
 from defserve.core.composition import Composition
 from defserve.core.engine import NoLoopYet
 from defserve.core.extension import OutgoingMessage
+from defserve.core.json_values import is_object
+from defserve.core.messages import encode
 from defserve.core.session import Session
 from defserve.errors import PeerError
-from defserve.protocols.mcp.apps.offer import OFFER as APPS_OFFER
+from defserve.protocols.mcp.app_policy import OFFER as APPS_OFFER
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
-from defserve.protocols.mgp.agreed import EXTENSION_ID, SECTIONS, VERSION
-from defserve.wire.codec import encode
-from defserve.wire.jsonvalue import is_object
+from defserve.protocols.mgp.terms import EXTENSION_ID, SECTIONS, VERSION
 
 Json = dict[str, Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.attack.controls.patching import Patch
 
-CODEC = "defserve.wire.codec"
+CODEC = "defserve.core.messages"
 LIFECYCLE = "defserve.protocols.mcp.lifecycle"
-QUEUE = "defserve.core.queueing:CallQueue"
-SUBSCRIPTIONS = "defserve.protocols.mcp.resources.subscriptions"
+QUEUE = "defserve.core.call:CallQueue"
+SUBSCRIPTIONS = "defserve.protocols.mcp.subscriptions"
 
 # -- memory ----------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ def leave_calls_to_the_collector(patch: Patch) -> None:
 
         return run_in
 
-    patch.wrap("defserve.runner.threads.pool:run_in", make)
+    patch.wrap("defserve.serve.threads:run_in", make)
 
 
 def watch_anything(patch: Patch) -> None:
@@ -51,10 +51,10 @@ def watch_anything(patch: Patch) -> None:
 
 
 def know_every_head(patch: Patch) -> None:
-    patch.set("defserve.runner.fastpath.known_heads:KNOWN", 10**9)
-    patch.set("defserve.runner.fastpath.known_heads:LONGEST", 10**9)
-    patch.set("defserve.runner.fastpath.protocol:LESSONS", 10**9)
-    patch.set("defserve.runner.fastpath.protocol:FastProtocol._lessons", 10**9)
+    patch.set("defserve.serve.fastpath.known_heads:KNOWN", 10**9)
+    patch.set("defserve.serve.fastpath.known_heads:LONGEST", 10**9)
+    patch.set("defserve.serve.fastpath.protocol:LESSONS", 10**9)
+    patch.set("defserve.serve.fastpath.protocol:FastProtocol._lessons", 10**9)
 
 
 def keep_every_address(patch: Patch) -> None:
@@ -69,7 +69,7 @@ def keep_every_address(patch: Patch) -> None:
 
         return find_stranger
 
-    patch.wrap("defserve.transports.http.app:HttpApp._nobody", make)
+    patch.wrap("defserve.serve.http.app:HttpApp._nobody", make)
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def fail_at_broken_messages(patch: Patch) -> None:
 
     def make(read: Any) -> Any:
         def decode(data: bytes, *limits: int) -> Any:
-            from defserve.wire.messages import Malformed
+            from defserve.core.messages import Malformed
 
             message = read(data, *limits)
             if isinstance(message, Malformed):
@@ -118,7 +118,7 @@ def end_with_the_input(patch: Patch) -> None:
     async def wait_for_nothing(calls: Any, seconds: float) -> None:
         pass
 
-    patch.set("defserve.runner.lifespans:wait_for_calls", wait_for_nothing)
+    patch.set("defserve.serve.lifespans:wait_for_calls", wait_for_nothing)
 
 
 def stop_reading_whatever_waits(patch: Patch) -> None:
@@ -132,4 +132,4 @@ def cancel_nothing(patch: Patch) -> None:
 
 
 def gather_lines_of_any_length(patch: Patch) -> None:
-    patch.wrap("defserve.wire.framing:Lines.__init__", lambda start: lambda self, limit: start(self, 10**12))
+    patch.wrap("defserve.core.line_framing:Lines.__init__", lambda start: lambda self, limit: start(self, 10**12))

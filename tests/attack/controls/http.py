@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.attack.controls.patching import Patch
 
-GATE = "defserve.transports.http.gate:Gate"
-HEADS = "defserve.runner.fastpath.deadlines:HeadDeadline"
-SOCKET = "defserve.runner.fastpath.websockets:PatientWebSocket"
-EXCHANGE = "defserve.transports.http.exchange:Exchange"
-APP = "defserve.transports.http.app:HttpApp"
+GATE = "defserve.serve.http.request_heads:Gate"
+HEADS = "defserve.serve.fastpath.deadlines:HeadDeadline"
+SOCKET = "defserve.serve.fastpath.websockets:PatientWebSocket"
+EXCHANGE = "defserve.serve.http.exchange:Exchange"
+APP = "defserve.serve.http.app:HttpApp"
 
 # -- names: Host, Origin, targets, types -----------------------------------------------------------------
 
@@ -26,7 +26,7 @@ def take_any_origin(patch: Patch) -> None:
 
 def take_any_host_in_a_target(patch: Patch) -> None:
     """Only the path of an absolute URI counts."""
-    patch.set("defserve.transports.http.target:_known", lambda authority, scheme: "")
+    patch.set("defserve.serve.http.request_heads:_known", lambda authority, scheme: "")
 
 
 def open_the_gate(patch: Patch) -> None:
@@ -34,7 +34,7 @@ def open_the_gate(patch: Patch) -> None:
 
 
 def take_any_type(patch: Patch) -> None:
-    patch.set("defserve.transports.http.headers:is_json", lambda content_type: True)
+    patch.set("defserve.serve.http.request_heads:is_json", lambda content_type: True)
 
 
 # -- framing: a reader that reads requests as one of its kind once did -----------------------------------
@@ -51,8 +51,8 @@ def _read_as(patch: Patch, pattern: bytes, replacement: bytes) -> None:
 
 
 def prefer_chunks_to_a_length(patch: Patch) -> None:
-    patch.set("defserve.runner.fastpath.framing:check_framing", lambda version, headers: None)
-    patch.set("defserve.runner.fastpath.httptools:check_framing", lambda version, headers: None)
+    patch.set("defserve.serve.fastpath.framing:check_framing", lambda version, headers: None)
+    patch.set("defserve.serve.fastpath.httptools:check_framing", lambda version, headers: None)
 
     def make(start: Any) -> Any:
         def connection_made(self: Any, transport: Any) -> None:
@@ -112,7 +112,7 @@ def wait_for_bodies(patch: Patch) -> None:
 
 def take_any_amount(patch: Patch) -> None:
     """Heads, trailers and what stands between chunks have no end, in bytes or in time."""
-    patch.set("defserve.runner.fastpath.deadlines:HEAD_BYTES", 10**12)
+    patch.set("defserve.serve.fastpath.deadlines:HEAD_BYTES", 10**12)
     wait_for_heads(patch)
     wait_for_bodies(patch)
 
@@ -138,7 +138,7 @@ def keep_every_chunk(patch: Patch) -> None:
 
         return next_event
 
-    patch.wrap("defserve.runner.fastpath.h11:StrictConnection.next_event", make_h11)
+    patch.wrap("defserve.serve.fastpath.h11:StrictConnection.next_event", make_h11)
 
 
 def keep_closed_connections(patch: Patch) -> None:
@@ -169,7 +169,7 @@ def wait_for_half_closed_clients(patch: Patch) -> None:
 
 def read_on_always(patch: Patch) -> None:
     """More is read from a connection while its requests wait for their answers."""
-    patch.set("defserve.runner.fastpath.holding:HoldingFlow.hold", lambda self: None)
+    patch.set("defserve.serve.fastpath.holding:HoldingFlow.hold", lambda self: None)
     patch.set("uvicorn.protocols.http.flow_control:FlowControl.pause_reading", lambda self: None)
 
 
@@ -177,14 +177,14 @@ def answer_out_of_turn(patch: Patch) -> None:
     """Of the requests that wait, the last is answered first; with h11 they do not wait their turn at all."""
     from collections import deque
 
-    from defserve.runner.fastpath.deadlines import HeadDeadline
+    from defserve.serve.fastpath.deadlines import HeadDeadline
 
     class Stack(deque[Any]):
         def pop(self) -> Any:  # type: ignore[override]
             return self.popleft()
 
     patch.set("uvicorn.protocols.http.httptools_impl:deque", Stack)
-    patch.set("defserve.runner.fastpath.h11:H11Bounds._feed", HeadDeadline._feed)
+    patch.set("defserve.serve.fastpath.h11:H11Bounds._feed", HeadDeadline._feed)
 
 
 # -- WebSocket -------------------------------------------------------------------------------------------
@@ -218,19 +218,19 @@ def read_any_text(patch: Patch) -> None:
 
 
 def _settings(patch: Patch, **changed: Any) -> None:
-    patch.wrap("defserve.runner.network:_settings", lambda make: lambda *given: {**make(*given), **changed})
+    patch.wrap("defserve.serve.network:_settings", lambda make: lambda *given: {**make(*given), **changed})
 
 
 def take_messages_of_any_size(patch: Patch) -> None:
     _settings(patch, ws_max_size=2**40)
     patch.wrap(
-        "defserve.transports.websocket.server:WebSocket.__init__",
+        "defserve.serve.http.other_endpoints:WebSocket.__init__",
         lambda start: lambda self, receive, send, limit: start(self, receive, send, 2**40),
     )
 
 
 def take_any_fragments(patch: Patch) -> None:
-    patch.set("defserve.transports.websocket.fragments:FRAGMENTS", 10**12)
+    patch.set("defserve.serve.sockets:FRAGMENTS", 10**12)
 
 
 def inflate_messages_of_any_size(patch: Patch) -> None:
@@ -239,11 +239,11 @@ def inflate_messages_of_any_size(patch: Patch) -> None:
 
 def read_sockets_always(patch: Patch) -> None:
     """A socket is read whether its client reads or not, and pings are not counted."""
-    from defserve.runner.fastpath.deadlines import StallGuard
+    from defserve.serve.fastpath.deadlines import StallGuard
 
     patch.set(f"{SOCKET}.pause_writing", StallGuard.pause_writing)
     patch.set(f"{SOCKET}.data_received", lambda self, data: super(_class(SOCKET), self).data_received(data))
-    patch.set("defserve.runner.fastpath.websockets:CONTROL_FRAMES", 10**12)
+    patch.set("defserve.serve.fastpath.websockets:CONTROL_FRAMES", 10**12)
 
 
 def _class(place: str) -> Any:

@@ -8,7 +8,7 @@ from tests.attack.controls.http import APP, let_everybody_in, wait_for_heads
 from tests.attack.controls.patching import Patch
 
 AUTHORITY = "defserve.auth.authority"
-LIVE = "defserve.auth.live.credentials:LiveCredentials"
+LIVE = "defserve.auth.live_credentials:LiveCredentials"
 
 __all__ = ["let_everybody_in"]
 
@@ -27,16 +27,16 @@ def believe_nobody(patch: Patch) -> None:
 def take_any_address(patch: Patch) -> None:
     """A forwarded address is whatever a header says."""
     patch.set(f"{AUTHORITY}:canonical_address", lambda text: text.strip() or None)
-    last = "defserve.runner.peer.forwarded:ForwardedAddresses.caller"
+    last = "defserve.serve.sockets:ForwardedAddresses.caller"
     patch.set(last, lambda self, hops: hops[-1].strip() if hops else None)
 
 
 def take_everybody_for_an_admin(patch: Patch) -> None:
-    patch.set("defserve.protocols.mgp.access.policy:AccessPolicy.is_admin", lambda self, principal: True)
+    patch.set("defserve.protocols.mgp.access:AccessPolicy.is_admin", lambda self, principal: True)
 
 
 def stop_for_everybody(patch: Patch) -> None:
-    patch.set("defserve.protocols.mgp.lifecycle.lifecycle:LifecycleSection._may_stop", lambda self, caller: True)
+    patch.set("defserve.protocols.mgp.lifecycle:LifecycleSection._may_stop", lambda self, caller: True)
 
 
 def enable_for_everybody(patch: Patch) -> None:
@@ -65,17 +65,17 @@ def _stranger() -> Any:
 def share_everything(patch: Patch) -> None:
     """Whatever anybody began belongs to everybody."""
     patch.set("defserve.auth.principals:Principal.covers", lambda self, other: True)
-    patch.set("defserve.core.identity:may_act_for", lambda one, other: True)
+    patch.set("defserve.core.peer:may_act_for", lambda one, other: True)
 
     def find(self: Any, id: str, principal: str) -> Any:
         return next((session for session in self if session.id == id), None)
 
-    patch.set("defserve.transports.http.sessions:HttpSessions.find", find)
-    patch.set("defserve.protocols.mcp.tasks.section:_may_use", lambda call, record: True)
+    patch.set("defserve.serve.http.sessions:HttpSessions.find", find)
+    patch.set("defserve.protocols.mcp.tasks.extension:_may_use", lambda call, record: True)
 
     def make(find: Any) -> Any:
         async def find_feed(self: Any, exchange: Any, scope: Any) -> Any:
-            from defserve.transports.http.sse import _session_id
+            from defserve.serve.http.app import _session_id
 
             if (feed := self.feeds.get(_session_id(scope["query_string"]))) is not None:
                 exchange.principal = feed.exchange.principal
@@ -83,7 +83,7 @@ def share_everything(patch: Patch) -> None:
 
         return find_feed
 
-    patch.wrap("defserve.transports.http.sse:LegacySse.find", make)
+    patch.wrap("defserve.serve.http.app:LegacySse.find", make)
 
 
 def find_any_session(patch: Patch) -> None:
@@ -96,7 +96,7 @@ def find_any_session(patch: Patch) -> None:
 
         return find_near
 
-    patch.wrap("defserve.transports.http.sessions:HttpSessions.find", make)
+    patch.wrap("defserve.serve.http.sessions:HttpSessions.find", make)
 
 
 def act_for_the_session(patch: Patch) -> None:
@@ -119,12 +119,12 @@ def _without_identity(take: Any) -> Any:
 
 def tell_everybody(patch: Patch) -> None:
     """Whoever subscribes is told of every event, whomever it is for."""
-    patch.set("defserve.protocols.mgp.events.channel:MgpEvent.concerns", lambda self, session, caller: True)
+    patch.set("defserve.protocols.mgp.events:MgpEvent.concerns", lambda self, session, caller: True)
 
 
 def seal_for_anybody(patch: Patch) -> None:
     """A sealed state is good for every caller and every call."""
-    patch.set("defserve.protocols.mcp.asking.request_state:binding", lambda *given, **named: b"")
+    patch.set("defserve.protocols.mcp.asking.round_trips:binding", lambda *given, **named: b"")
 
 
 def read_any_authorization(patch: Patch) -> None:
@@ -135,18 +135,18 @@ def read_any_authorization(patch: Patch) -> None:
         found = re.search(rb"[0-9a-f]{16}\.[A-Za-z0-9_-]{43}", b" ".join(authorization))
         return found[0].decode() if found else None
 
-    patch.set("defserve.auth.bearer:bearer", find_token)
+    patch.set("defserve.auth.bearer_tokens:bearer", find_token)
 
 
 def find_tasks_by_half_an_id(patch: Patch) -> None:
     def make(find: Any) -> Any:
         return lambda self, id: find(self, id.strip().removeprefix("task:"))
 
-    patch.wrap("defserve.protocols.mcp.tasks.storage:TaskStorage.find", make)
+    patch.wrap("defserve.protocols.mcp.tasks.records:TaskStorage.find", make)
 
 
 def ask_for_no_declaration(patch: Patch) -> None:
-    patch.set("defserve.protocols.mcp.tasks.section:require_tasks", lambda call: None)
+    patch.set("defserve.protocols.mcp.tasks.extension:require_tasks", lambda call: None)
 
 
 def keep_any_number_of_tasks(patch: Patch) -> None:
@@ -173,7 +173,7 @@ def keep_what_is_open(patch: Patch) -> None:
 
 
 def count_no_failures(patch: Patch) -> None:
-    patch.set("defserve.auth.failures:FailedTokens.count", lambda self, address, forwarded_for: 0.0)
+    patch.set("defserve.auth.rates:FailedTokens.count", lambda self, address, forwarded_for: 0.0)
 
 
 def slow_addresses_down(patch: Patch) -> None:
@@ -200,8 +200,8 @@ def slow_addresses_down(patch: Patch) -> None:
 
 def count_no_addresses(patch: Patch) -> None:
     """One address may have every session there is, and none gives way."""
-    patch.set("defserve.core.service.sessions:SessionTable._number_at", lambda self, address: 0)
-    patch.set("defserve.core.service.sessions:SessionTable._end_one", lambda self, addresses: False)
+    patch.set("defserve.core.service:SessionTable._number_at", lambda self, address: 0)
+    patch.set("defserve.core.service:SessionTable._end_one", lambda self, addresses: False)
 
 
 def wait_for_tools(patch: Patch) -> None:
@@ -245,13 +245,13 @@ def let_busy_sessions_give_way(patch: Patch) -> None:
             max(holders, key=lambda holder: holder.idle() is None).evict()
         return bool(holders)
 
-    patch.set("defserve.core.service.sessions:SessionTable._end_one", end_busy)
+    patch.set("defserve.core.service:SessionTable._end_one", end_busy)
 
 
 def let_nobody_give_way(patch: Patch) -> None:
     """Who says nothing keeps its connection. Where none is free, whoever comes next is refused."""
     wait_for_heads(patch)
-    patch.set("defserve.runner.fastpath.crowding:OpenConnections.end_one", lambda self: None)
+    patch.set("defserve.serve.fastpath.crowding:OpenConnections.end_one", lambda self: None)
 
 
 # -- tokens of issuers, and signing in -------------------------------------------------------------------
@@ -269,34 +269,34 @@ def take_any_answer(patch: Patch) -> None:
     """Whatever comes back with a code belongs to this sign-in, and is from its issuer."""
     from urllib.parse import parse_qsl, urlsplit
 
-    flow = "defserve.host.signin.code_flow:Attempt"
+    flow = "defserve.client.signin.grants:Attempt"
     patch.set(f"{flow}.is_answered_by", lambda self, location: True)
     patch.set(f"{flow}.code_in", lambda self, location: dict(parse_qsl(urlsplit(location).query))["code"])
 
 
 def redirect_anywhere(patch: Patch) -> None:
-    patch.set("defserve.auth.proxy.clients.redirects:matches", lambda registered, asked: True)
+    patch.set("defserve.auth.proxy.clients:matches", lambda registered, asked: True)
 
 
 def obey_everybody(patch: Patch) -> None:
     """Everybody operates a kernel."""
-    patch.set("defserve.kernel.governance.operators:is_operator", lambda caller, admins: True)
+    patch.set("defserve.kernel.governance.access:is_operator", lambda caller, admins: True)
 
 
 def obey_nobody(patch: Patch) -> None:
-    patch.set("defserve.kernel.governance.operators:is_operator", lambda caller, admins: False)
+    patch.set("defserve.kernel.governance.access:is_operator", lambda caller, admins: False)
 
 
 def take_proofs_again(patch: Patch) -> None:
     async def spend(self: Any, nonce: str, *, ttl: float) -> bool:
         return True
 
-    patch.set("defserve.stores.nonces:StoreNonces.spend", spend)
+    patch.set("defserve.stores.store:StoreNonces.spend", spend)
 
 
 def take_any_introspection(patch: Patch) -> None:
     """Whatever an issuer says of a token, it is good."""
-    patch.set("defserve.auth.introspection.verifier:Introspection._accepts", lambda self, said: True)
+    patch.set("defserve.auth.introspection:Introspection._accepts", lambda self, said: True)
 
 
 def take_consent_from_any_site(patch: Patch) -> None:
@@ -309,7 +309,7 @@ def take_consent_from_any_site(patch: Patch) -> None:
 
         return decision
 
-    patch.wrap("defserve.auth.proxy.consent.asking:Consent.decision", make)
+    patch.wrap("defserve.auth.proxy.sign_in:Consent.decision", make)
 
 
 def compare_nothing(patch: Patch) -> None:
@@ -321,13 +321,13 @@ def take_grants_again(patch: Patch) -> None:
     async def is_first(self: Any, what: str, id: str, seconds: float) -> bool:
         return True
 
-    patch.set("defserve.auth.proxy.grants:Grants.is_first", is_first)
+    patch.set("defserve.auth.proxy.tokens:Grants.is_first", is_first)
 
 
 def take_any_local_token(patch: Patch) -> None:
     from types import SimpleNamespace
 
-    patch.set("defserve.auth.local_token.verifier:hmac", SimpleNamespace(compare_digest=lambda one, other: True))
+    patch.set("defserve.auth.local_token:hmac", SimpleNamespace(compare_digest=lambda one, other: True))
 
 
 def remember_every_client(patch: Patch) -> None:
@@ -336,11 +336,11 @@ def remember_every_client(patch: Patch) -> None:
     def is_remembered(self: Any, asked: Any, client: Any, request: Any) -> bool:
         return request.redirect.startswith("https://")
 
-    patch.set("defserve.auth.proxy.consent.asking:Consent.is_remembered", is_remembered)
+    patch.set("defserve.auth.proxy.sign_in:Consent.is_remembered", is_remembered)
 
 
 def take_any_issuer(patch: Patch) -> None:
-    patch.set("defserve.host.signin.code_flow:check_issuer", lambda issuer: None)
+    patch.set("defserve.client.signin.grants:check_issuer", lambda issuer: None)
 
 
 def follow_redirects_of_sockets(patch: Patch) -> None:
@@ -349,15 +349,15 @@ def follow_redirects_of_sockets(patch: Patch) -> None:
 
         return connect
 
-    patch.set("defserve.transports.websocket.client:_without_redirects", connect)
+    patch.set("defserve.serve.outbound:_without_redirects", connect)
 
 
 def go_anywhere(patch: Patch) -> None:
     """An address that a server names is used, wherever it leads."""
-    fetcher = "defserve.host.signin.fetching:Fetcher"
+    fetcher = "defserve.client.signin.fetching:Fetcher"
 
     def find(self: Any, url: str, what: str) -> Any:
-        from defserve.host.signin.fetching import Address
+        from defserve.client.signin.fetching import Address
 
         return Address(url)
 
@@ -379,15 +379,15 @@ def follow_redirects(patch: Patch) -> None:
 
         return send_on
 
-    patch.wrap("defserve.host.signin.fetching:Fetcher._send", make)
+    patch.wrap("defserve.client.signin.fetching:Fetcher._send", make)
 
 
 def take_any_file_for_a_sign_in(patch: Patch) -> None:
     """Whose tokens a file has is known by its name."""
-    from defserve.host.signin.keeping.places import file_of
+    from defserve.client.link import sign_in_file
 
-    store = "defserve.host.signin.keeping.files:FileStore"
-    patch.set(f"{store}.read", lambda self, server: self._read(file_of(server, self._folder)))
+    store = "defserve.client.signin.credential_files:FileStore"
+    patch.set(f"{store}.read", lambda self, server: self._read(sign_in_file(server, self._folder)))
 
 
 def keep_sign_ins_by_host(patch: Patch) -> None:
@@ -401,20 +401,20 @@ def keep_sign_ins_by_host(patch: Patch) -> None:
     def read(self: Any, server: str) -> Any:
         return next((kept for name, kept in self._kept.items() if name_host(name) == name_host(server)), None)
 
-    patch.set("defserve.host.signin.keeping.places:canonical", name_host)
-    patch.set("defserve.host.signin.keeping.memory:MemoryCredentialStore.read", read)
+    patch.set("defserve.client.link:canonical", name_host)
+    patch.set("defserve.client.signin.credentials:MemoryCredentialStore.read", read)
 
 
 def quote_anything(patch: Patch) -> None:
     """The words of a peer are repeated as they are."""
-    patch.set("defserve.host.signin.errors:quoted", str)
+    patch.set("defserve.client.signin.fetching:quoted", str)
 
 
 def take_any_token(patch: Patch) -> None:
     """An access token is whatever an issuer says it is, and a header is whatever text it has."""
 
     def read_tokens(document: Any, asked: Any, *, is_bound: bool) -> Any:
-        from defserve.host.signin.tokens import Tokens
+        from defserve.client.signin.credentials import Tokens
 
         return Tokens(document["access_token"], "Bearer", tuple(asked))
 
@@ -422,12 +422,12 @@ def take_any_token(patch: Patch) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode()
 
-    patch.set("defserve.host.signin.tokens:read_tokens", read_tokens)
-    patch.set("defserve.host.links.http_client.client:encode_head", write_head)
+    patch.set("defserve.client.signin.credentials:read_tokens", read_tokens)
+    patch.set("defserve.client.links.http_client:encode_head", write_head)
 
 
 def read_documents_of_any_size(patch: Patch) -> None:
-    patch.set("defserve.host.signin.fetching:LONGEST_DOCUMENT", 10**12)
+    patch.set("defserve.client.signin.fetching:LONGEST_DOCUMENT", 10**12)
 
 
 # -- documents of clients --------------------------------------------------------------------------------
@@ -437,18 +437,18 @@ def fetch_from_anywhere(patch: Patch) -> None:
     """No address is private: neither in a URL, nor as an answer of a resolver."""
     from types import SimpleNamespace
 
-    patch.set("defserve.guard.network.urls:_against_host", lambda host: [])
-    patch.set("defserve.net.resolve:judge_address", lambda address: SimpleNamespace(violations=[]))
+    patch.set("defserve.guard.network:_against_host", lambda host: [])
+    patch.set("defserve.guard.egress:judge_address", lambda address: SimpleNamespace(violations=[]))
 
 
 def believe_documents(patch: Patch) -> None:
     """A document is about whom it likes."""
-    documents = "defserve.auth.proxy.clients.documents:ClientDocuments"
+    documents = "defserve.auth.proxy.clients:ClientDocuments"
 
     async def read(self: Any, url: str) -> Any:
         import json
 
-        from defserve.auth.proxy.clients.client import described
+        from defserve.auth.proxy.clients import described
 
         return described(json.loads(await self._fetch(url)), url, url)
 
@@ -458,9 +458,9 @@ def believe_documents(patch: Patch) -> None:
 def take_long_documents(patch: Patch) -> None:
     from dataclasses import replace
 
-    patch.set("defserve.auth.proxy.clients.documents:LARGEST", 10**12)
+    patch.set("defserve.auth.proxy.clients:LARGEST", 10**12)
     patch.wrap(
-        "defserve.net.bodies:BoundedBody.__init__",
+        "defserve.guard.http_transport:BoundedBody.__init__",
         lambda start: (
             lambda self, body, encoding, egress, deadline: start(
                 self, body, encoding, replace(egress, max_bytes=10**12), deadline
@@ -470,4 +470,4 @@ def take_long_documents(patch: Patch) -> None:
 
 
 def wait_for_documents(patch: Patch) -> None:
-    patch.set("defserve.auth.proxy.clients.documents:SECONDS", 3600.0)
+    patch.set("defserve.auth.proxy.clients:SECONDS", 3600.0)

@@ -49,22 +49,22 @@ def prove_every_state(patch: Patch) -> None:
 
 def prove_every_id(patch: Patch) -> None:
     """The id of a checkpoint does not tell whether it is proved."""
-    from defserve.stores.checkpoints.ids import _LABELS  # pyright: ignore[reportPrivateUsage]
+    from defserve.stores.checkpoints.checkpoint_tree import _LABELS  # pyright: ignore[reportPrivateUsage]
 
     patch.item(f"{CHECKPOINTS}.ids:_LABELS", False, _LABELS[True])
 
 
 def let_anyone_move_the_shared_head(patch: Patch) -> None:
-    patch.set("defserve.protocols.mcpl.state.owner:StateOwner.is_shared", property(lambda self: False))
+    patch.set("defserve.protocols.mcpl.state.ownership:StateOwner.is_shared", property(lambda self: False))
 
 
 def let_anyone_roll_back(patch: Patch) -> None:
-    patch.set("defserve.protocols.mcpl.state.rollback:_refuse_shared", lambda call, held: None)
+    patch.set("defserve.protocols.mcpl.state.section:_refuse_shared", lambda call, held: None)
 
 
 # -- patterns --------------------------------------------------------------------------------------------
 
-PATTERNS = "defserve.binding.arguments.patterns"
+PATTERNS = "defserve.binding.patterns"
 
 
 def match_by_python(patch: Patch) -> None:
@@ -72,7 +72,7 @@ def match_by_python(patch: Patch) -> None:
     import re
 
     def compile_pattern(pattern: str) -> Any:
-        from defserve.binding.arguments.patterns import LinearPattern
+        from defserve.binding.patterns import LinearPattern
 
         return LinearPattern(pattern, 1, lambda text: re.search(pattern, text) is not None)
 
@@ -88,11 +88,11 @@ def declare_any_pattern(patch: Patch) -> None:
 
 def compare_no_branches(patch: Patch) -> None:
     """A union is taken, whatever its other branches accept."""
-    patch.set("defserve.protocols.mgp.security.union_bypass:UnionCheck.find_bypass", lambda self: None)
+    patch.set("defserve.protocols.mgp.guarded_types:UnionCheck.find_bypass", lambda self: None)
 
 
 def judge_late(patch: Patch) -> None:
-    patch.set("defserve.protocols.mgp.security.union_bypass:UnionCheck.has_late_guard", lambda self: False)
+    patch.set("defserve.protocols.mgp.guarded_types:UnionCheck.has_late_guard", lambda self: False)
 
 
 # -- echoes ----------------------------------------------------------------------------------------------
@@ -105,13 +105,13 @@ def repeat_everything(patch: Patch) -> None:
 
 def repeat_the_version(patch: Patch) -> None:
     repeat_everything(patch)
-    patch.set("defserve.transports.http.streamable:_unsupported", lambda version: f"unsupported version {version}")
+    patch.set("defserve.serve.http.streamable:_unsupported", lambda version: f"unsupported version {version}")
 
 
 # -- what people approve ---------------------------------------------------------------------------------
 
 PINS = "defserve.kernel.governance.pins"
-DESCRIPTIONS = "defserve.proxying.descriptions"
+DESCRIPTIONS = "defserve.proxying.boundary"
 
 
 def pin_without_meta(patch: Patch) -> None:
@@ -147,17 +147,15 @@ def name_nobody_who_asks(patch: Patch) -> None:
 
 
 def pass_on_every_word(patch: Patch) -> None:
-    patch.set("defserve.proxying.conversations.passing:passed_meta", lambda meta: dict(meta))
+    patch.set("defserve.proxying.boundary:passed_meta", lambda meta: dict(meta))
 
 
 def import_every_text(patch: Patch) -> None:
-    patch.set(
-        "defserve.kernel.importing.secrets:KeptOut.text", lambda self, server, name, value, is_secret=False: value
-    )
+    patch.set("defserve.kernel.client_import:KeptOut.text", lambda self, server, name, value, is_secret=False: value)
 
 
 def give_views_everything(patch: Patch) -> None:
-    patch.set("defserve.host.apps.view:RenderedApp._is_own", lambda self, item: True)
+    patch.set("defserve.client.apps:RenderedApp._is_own", lambda self, item: True)
 
 
 def believe_whose_it_is(patch: Patch) -> None:
@@ -165,8 +163,8 @@ def believe_whose_it_is(patch: Patch) -> None:
 
 
 def list_any_name(patch: Patch) -> None:
-    patch.set("defserve.proxying.catalogue.names:tool_name_problem", lambda name: None)
-    patch.set("defserve.proxying.catalogue.names:problem_of", lambda name: None)
+    patch.set("defserve.proxying.mounted:tool_name_problem", lambda name: None)
+    patch.set("defserve.proxying.mounted:problem_of", lambda name: None)
 
 
 def offer_what_hides(patch: Patch) -> None:
@@ -175,15 +173,15 @@ def offer_what_hides(patch: Patch) -> None:
 
 # -- signing in, metrics, packages -----------------------------------------------------------------------
 
-REDIRECTS = "defserve.auth.proxy.clients.redirects"
-HTTP = "defserve.transports.http.app:HttpApp"
+REDIRECTS = "defserve.auth.proxy.clients"
+HTTP = "defserve.serve.http.app:HttpApp"
 
 
 def grant_what_is_asked_for(patch: Patch) -> None:
     async def grant(self: Any, claims: Any, requested: Any) -> Any:
         return requested
 
-    patch.set("defserve.auth.proxy.scope_rule:ScopeRule.grant_scopes", grant)
+    patch.set("defserve.auth.proxy.authorization_requests:ScopeRule.grant_scopes", grant)
 
 
 def take_any_scheme(patch: Patch) -> None:
@@ -205,13 +203,13 @@ def take_any_slash(patch: Patch) -> None:
 
 
 def delete_by_prefix(patch: Patch) -> None:
-    from defserve.tooling.packaging.project import normalized
+    from defserve.tooling.packaging.project_documents import normalized
 
     def find(project: Any, out: Any) -> Any:
         ours = f"{normalized(project.name)}-"
         return (path for path in sorted(out.iterdir()) if normalized(path.name).startswith(ours) and path.is_file())
 
-    patch.set("defserve.tooling.packaging.building:find_built", find)
+    patch.set("defserve.tooling.packaging.package:find_built", find)
 
 
 # -- guards ----------------------------------------------------------------------------------------------
@@ -268,9 +266,9 @@ def run_the_projects_code(patch: Patch) -> None:
 
 
 def give_out_what_objects_hold(patch: Patch) -> None:
-    patch.set("defserve.guard.code.imports:EXPOSED", {})
-    patch.set("defserve.guard.code.imports:MODULE_NAMES", frozenset[str]())
+    patch.set("defserve.guard.code.allowed_names:EXPOSED", {})
+    patch.set("defserve.guard.code.allowed_names:MODULE_NAMES", frozenset[str]())
 
 
 def take_any_name_of_code(patch: Patch) -> None:
-    patch.set("defserve.guard.code.imports:NAMED_ONLY", {})
+    patch.set("defserve.guard.code.allowed_names:NAMED_ONLY", {})

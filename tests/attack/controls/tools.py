@@ -77,7 +77,7 @@ def refuse_every_command(patch: Patch) -> None:
 
 
 def take_private_addresses(patch: Patch) -> None:
-    patch.set("defserve.guard.network.urls:_against_host", lambda host: [])
+    patch.set("defserve.guard.network:_against_host", lambda host: [])
 
 
 # -- the sandbox: patched in the host, which starts the jail ---------------------------------------------
@@ -123,20 +123,20 @@ def wait_for_programs(patch: Patch) -> None:
 
 def ship_private_files(patch: Patch) -> None:
     """No name of a file is private."""
-    patch.set("defserve.tooling.packaging.private_files:private_kind", lambda path: None)
+    patch.set("defserve.tooling.packaging.privacy:private_kind", lambda path: None)
 
 
 def ship_secrets(patch: Patch) -> None:
     """What a file holds is not looked at."""
-    patch.set("defserve.tooling.packaging.secret_contents:secret_kind", lambda file: None)
+    patch.set("defserve.tooling.packaging.privacy:secret_kind", lambda file: None)
 
 
 def take_any_server_name(patch: Patch) -> None:
-    patch.set("defserve.host.clients.server_names:checked_server_name", lambda name: name)
+    patch.set("defserve.client.known_clients:checked_server_name", lambda name: name)
 
 
 def take_any_project_name(patch: Patch) -> None:
-    patch.set("defserve.tooling.scaffold.questions:TemplateQuestions.check", lambda self, name, answer: None)
+    patch.set("defserve.tooling.project_template:TemplateQuestions.check", lambda self, name, answer: None)
 
 
 def believe_any_signature(patch: Patch) -> None:

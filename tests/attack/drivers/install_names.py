@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from defserve.cli import main as defserve
-from defserve.host.clients.table import CLIENTS
+from defserve.client.known_clients import CLIENTS
 
 
 def attempt(words: list[str]) -> tuple[int, str]:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.auth import JWT, Auth, DPoP
-from defserve.auth.dpop.proofs import same_place
-from defserve.auth.dpop.shown import ShownProof
+from defserve.auth.bearer_tokens import ShownProof
+from defserve.auth.dpop import same_place
 from defserve.errors import UsageError
 from defserve.stores.identity import ServerIdentity
-from defserve.stores.memory import MemoryStore
+from defserve.stores.store import MemoryStore
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, jwk, pem, private_key, signed
 from tests.auth.proofs import KEY, PUBLIC, THUMBPRINT, bound_token, proof
 from tests.auth.web import client, stateless

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.auth import Auth, Introspection, IssuerUnavailable
-from defserve.auth.introspection import verifier
-from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
+from defserve.auth import Auth, Introspection, IssuerUnavailable, introspection
+from defserve.auth.issuers import HttpAnswer, HttpRequest
 from defserve.errors import UsageError
 from tests.auth.web import client, post
 from tests.rows import for_each_row
@@ -98,15 +97,15 @@ def test_an_issuer_that_does_not_say_is_no_reason_to_call_a_token_bad(said: Any)
 def test_a_token_that_was_taken_back_is_noticed_before_the_next_sweep_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         now = time.monotonic()
-        monkeypatch.setattr(verifier.time, "monotonic", lambda: now)
+        monkeypatch.setattr(introspection.time, "monotonic", lambda: now)
         issuer = Issuer()
         asking = issuer.verifier()
         assert await asking.verify("opaque") is not None
         issuer.said["active"] = False
         assert await asking.verify("opaque") is not None
-        now += verifier.GOOD_SECONDS
+        now += introspection.GOOD_SECONDS
         assert await asking.verify("opaque") is None
-        assert verifier.GOOD_SECONDS < 2
+        assert introspection.GOOD_SECONDS < 2
 
     asyncio.run(scenario())
 
@@ -118,7 +117,7 @@ def test_what_is_kept_is_bounded_in_bytes() -> None:
         for number in range(200):
             await asking.verify(f"guess-{number}")
         kept = asking._bad  # pyright: ignore[reportPrivateUsage]
-        assert len(kept) * 50_000 <= verifier.BAD_BYTES
+        assert len(kept) * 50_000 <= introspection.BAD_BYTES
 
     asyncio.run(scenario())
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.issuers.discovery import endpoint_of, metadata_of, metadata_urls
-from defserve.auth.issuers.fetching import IssuerUnavailable
+from defserve.auth.issuers import IssuerUnavailable, endpoint_of, metadata_of, metadata_urls
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 

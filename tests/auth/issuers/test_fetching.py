@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from defserve.auth.issuers.fetching import HttpRequest, send
+from defserve.auth.issuers import HttpRequest, send
 from tests.rows import for_each_row
 
 

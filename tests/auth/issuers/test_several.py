@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.auth import JWT, Auth, Introspection, Issuers, Principal, StaticTokens
-from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
-from defserve.auth.issuers.several import claimed_issuer
+from defserve.auth.issuers import HttpAnswer, HttpRequest, claimed_issuer
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, pem, private_key, raw, signed
 from tests.rows import for_each_row

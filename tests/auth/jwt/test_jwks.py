@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from jwt.algorithms import ECAlgorithm
 
-from defserve.auth.jwt import jwks
-from defserve.auth.jwt.jwks import GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
-from defserve.auth.jwt.signing_keys import ASYMMETRIC
+from defserve.auth import signing_keys
+from defserve.auth.signing_keys import ASYMMETRIC, GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
 from tests.auth.issuer import jwk, key_set, private_key
 from tests.rows import for_each_row
 
@@ -133,7 +132,7 @@ def test_a_caller_who_hangs_up_does_not_use_up_the_fetch() -> None:
 
 
 def test_a_fetch_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jwks, "TIMEOUT", 0.01)
+    monkeypatch.setattr(signing_keys, "TIMEOUT", 0.01)
 
     async def hang(url: str) -> bytes:
         await asyncio.Event().wait()

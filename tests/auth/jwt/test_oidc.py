@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Server
 from defserve.auth import OIDC
-from defserve.auth.jwt.jwks import RETRY
+from defserve.auth.signing_keys import RETRY
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, jwk, key_set, private_key, signed
 from tests.rows import for_each_row
@@ -70,7 +70,7 @@ def test_a_provider_that_was_away_is_asked_again_later(monkeypatch: pytest.Monke
         assert not await provider.knows(token())
         provider.metadata["jwks_uri"] = KEYS
         assert not await provider.knows(token()), "not at once"
-        monkeypatch.setattr("defserve.auth.jwt.jwks.RETRY", RETRY * 0)
+        monkeypatch.setattr("defserve.auth.signing_keys.RETRY", RETRY * 0)
         assert await provider.knows(token())
 
     asyncio.run(scenario())

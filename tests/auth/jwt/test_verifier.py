@@ -18,11 +18,9 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.jwt.denied_tokens import DeniedTokens
-from defserve.auth.jwt.signing_keys import VerificationKey
-from defserve.auth.jwt.verified_tokens import ENTRY_BYTES, VerifiedToken, VerifiedTokens
-from defserve.auth.jwt.verifier import JWT
 from defserve.auth.principals import Principal
+from defserve.auth.signed_tokens import ENTRY_BYTES, JWT, DeniedTokens, VerifiedToken, VerifiedTokens
+from defserve.auth.signing_keys import VerificationKey
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, claims, jwk, key_set, part, pem, private_key, raw, signed
 from tests.rows import for_each_row
@@ -278,7 +276,7 @@ def test_a_missing_library_is_named_with_its_install_line(monkeypatch: pytest.Mo
 
 def test_importing_the_verifiers_imports_no_library() -> None:
     heavy = "{'jwt', 'cryptography', 'anyio', 'asyncio', 'pydantic', 'httpx2', 'urllib.request'}"
-    program = f"import sys, defserve.auth.options, defserve.auth.buckets; print(sorted({heavy} & set(sys.modules)))"
+    program = f"import sys, defserve.auth.auth_options, defserve.auth.rates; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

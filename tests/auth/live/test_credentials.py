@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.live import credentials
-from defserve.auth.live.credentials import LiveCredentials
+from defserve.auth import live_credentials
+from defserve.auth.live_credentials import LiveCredentials
 from tests.raw import until
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_a_verifier_that_fails_once_ends_nothing_and_one_that_fails_twice_
 
 
 async def test_a_verifier_that_never_answers_has_failed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(credentials, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(live_credentials, "ANSWER_SECONDS", 0.01)
     live, slow, bad = LiveCredentials(), Shown("slow"), Shown("bad", good=False)
     slow.hangs = True
     holder = Holder(slow, bad)
@@ -136,4 +136,4 @@ def test_it_serves_another_loop_after_the_first_has_ended():
 
 
 def test_all_of_it_takes_less_than_five_seconds():
-    assert credentials.SWEEP_SECONDS + credentials.ANSWER_SECONDS < 5
+    assert live_credentials.SWEEP_SECONDS + live_credentials.ANSWER_SECONDS < 5

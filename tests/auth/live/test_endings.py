@@ -12,12 +12,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from defserve import JWT, Principal, Server
-from defserve.auth import DeniedTokens
-from defserve.auth.live import credentials
+from defserve.auth import DeniedTokens, live_credentials
+from defserve.client import Client
+from defserve.client.links.websocket import WebSocketLink
 from defserve.errors import PeerGone
-from defserve.host import Client
-from defserve.host.links.websocket import WebSocketLink
-from defserve.protocols.mcp.resources.subscribers import SubscribedUris
+from defserve.protocols.mcp.subscriptions import SubscribedUris
 from tests.auth.callers import Caller, Office, asked, called, office
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, pem, private_key, signed
 from tests.listening import listening
@@ -30,7 +29,7 @@ Place = tuple[Office, dict[str, Caller]]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials.LiveCredentials.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(live_credentials.LiveCredentials.__init__, "__defaults__", (0.02,))
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ async def test_a_socket_is_closed_with_a_reason(place: Place):
         while True:
             await strong.recv()
     assert closed.value.rcvd is not None
-    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, credentials.ENDED)
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, live_credentials.ENDED)
     await until(place[0].cancelled.is_set)
     # The other key of the same principal is as good as before.
     await weak.send(json.dumps(called("look")))

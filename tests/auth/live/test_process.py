@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.raw import HANDSHAKE
-from tests.runner.processes import FRAMEWORK
+from tests.serve.processes import FRAMEWORK
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.local_token.client import local_address, with_local_key
-from defserve.auth.local_token.files import published
+from defserve.auth.local_token import local_address, published, with_local_key
 
 ALL = [("127.0.0.1", 8000), ("::1", 8000), ("127.0.0.2", 8000), ("127.0.0.1", 80), ("127.0.0.1", 443)]
 
@@ -97,6 +96,6 @@ def test_given_credentials_go_before_the_key():
 def test_the_key_of_another_user_is_not_shown(monkeypatch: pytest.MonkeyPatch):
     uid = os.getuid()
     with published(ALL):
-        monkeypatch.setattr("defserve.auth.local_token.files.os.getuid", lambda: uid + 1)
+        monkeypatch.setattr("defserve.auth.local_token.os.getuid", lambda: uid + 1)
         assert local_address("http://127.0.0.1:8000/mcp") is None
         monkeypatch.undo()

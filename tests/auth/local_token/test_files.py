@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from defserve import UsageError
-from defserve.auth.local_token.files import keep_key, published, read_key
+from defserve.auth.local_token import keep_key, published, read_key
 
 HERE = ("127.0.0.1", 8000)
 THERE = ("::1", 8000)
@@ -127,7 +127,7 @@ def test_a_stale_file_is_removed_only_if_no_server_has_replaced_it(runtime: Path
             started[0] = later.__enter__()
         return real_open(path, flags, mode)
 
-    monkeypatch.setattr("defserve.auth.local_token.files.os.open", open_late)
+    monkeypatch.setattr("defserve.auth.local_token.os.open", open_late)
     assert read_key(HERE) is None
     assert [read_key(HERE)] == started
     later.__exit__(None, None, None)
@@ -156,7 +156,7 @@ def test_a_key_of_somebody_else_is_none(runtime: Path, monkeypatch: pytest.Monke
         assert read_key(HERE) == KEY
         # The file belongs to the user who runs the test; the reader is made somebody else.
         uid = os.getuid()
-        monkeypatch.setattr("defserve.auth.local_token.files.os.getuid", lambda: uid + 1)
+        monkeypatch.setattr("defserve.auth.local_token.os.getuid", lambda: uid + 1)
         assert read_key(HERE) is None
 
 
@@ -172,7 +172,7 @@ def test_without_a_private_folder_no_key_is_written(runtime: Path, tmp_path: Pat
         folder.chmod(0o755)
     uid = os.getuid()
     # No folder of the system for this user.
-    monkeypatch.setattr("defserve.auth.local_token.files.os.getuid", lambda: uid + 4_000_000)
+    monkeypatch.setattr("defserve.auth.local_token.os.getuid", lambda: uid + 4_000_000)
     with pytest.raises(UsageError, match="the local token cannot be written"), published([HERE]):
         pass
 

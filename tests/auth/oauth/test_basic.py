@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.oauth.basic import basic, client_basic, read_client_basic
+from defserve.auth.oauth import basic, client_basic, read_client_basic
 from tests.rows import for_each_row
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from defserve.auth.oauth.well_known import covers, issuer_places, origin_of, resource_places
+from defserve.auth.oauth import covers, issuer_places, origin_of, resource_places
 from tests.rows import for_each_row
 
 A = "https://a.example:8443"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from defserve import UsageError
-from defserve.auth.proxy.allowing import allows_of
-from defserve.auth.proxy.vendors.table import VENDORS
+from defserve.auth.proxy.authorization_requests import allows_of
+from defserve.auth.proxy.vendors import VENDORS
 from tests.rows import for_each_row
 
 UUID = "0f0f0f0f-0000-0000-0000-000000000000"

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.proxy import scope_rule
-from defserve.auth.proxy.requests import Offered, granted_scopes
-from defserve.auth.proxy.scope_rule import ScopeRule
+from defserve.auth.proxy import authorization_requests
+from defserve.auth.proxy.authorization_requests import Offered, ScopeRule, granted_scopes
 from defserve.errors import UsageError
 from tests.auth.proxied import URL, call, proxy, visiting
 from tests.auth.vendor import FakeVendor
@@ -121,7 +120,7 @@ async def hangs(claims: Mapping[str, Any]) -> list[str]:
 async def test_a_rule_that_fails_or_answers_nonsense_gives_nothing_more(
     rule: Any, given: tuple[str, ...], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scope_rule, "RULE_SECONDS", 0.01)
+    monkeypatch.setattr(authorization_requests, "RULE_SECONDS", 0.01)
     with caplog.at_level(logging.CRITICAL, "defserve.auth"):
         granted = await ScopeRule(OFFERED, rule).grant_scopes({"sub": "u-1"}, ("a", "b", "c"))
     assert granted == ("a", *given)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.proxy import grants, signing_in
+from defserve.auth.proxy import sign_in
+from defserve.auth.proxy import tokens as grants
 from defserve.auth.proxy import tokens as tokens_module
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreChange, StoreUnavailable
+from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
 from tests.auth.proxied import URL, call, everything, proxy, visiting
 from tests.auth.vendor import FakeVendor
 from tests.rows import for_each_row
@@ -174,7 +174,7 @@ async def test_who_cannot_be_confirmed_signs_in_again_after_hours(
     vendor, clock = FakeVendor(), Clock()
     vendor.lacks = lacks
     auth = proxy(vendor)
-    for module in (tokens_module, signing_in, grants):
+    for module in (tokens_module, sign_in, grants):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(auth._tokens._grants, "_clock", clock.time)  # pyright: ignore[reportPrivateUsage]
     async with visiting(vendor, auth=auth) as visit:

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from defserve.auth import OIDC, Auth, DPoP, Introspection, OAuthProxy, Vendor
-from defserve.auth.dpop.proofs import thumbprint_of
+from defserve.auth.dpop import thumbprint_of
 from tests.auth.browsing import REDIRECT, browse
 from tests.auth.issuer import raw
 from tests.auth.proofs import KEY, PUBLIC, proof

@@ -2,7 +2,7 @@
 
 import sys
 
-from defserve.cli.commands.serve.kernel import main
+from defserve.cli.commands.kernel import main
 
 if __name__ == "__main__":
     sys.exit(main(["--config", sys.argv[2], "--on", f"http://127.0.0.1:{sys.argv[1]}/mcp"]))

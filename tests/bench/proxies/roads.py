@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from defserve.errors import PeerGone
-from defserve.kernel.control.asking import ask
+from defserve.kernel.control import ask
 from tests.bench.contenders import HttpContender
 from tests.bench.environment import ROOT
 from tests.bench.http_process import HttpServer

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from defserve.cli.commands.serve.gateway import main
+from defserve.cli.commands.gateway import main
 
 # The clients answer no pings.
 HEAD = 'profile = "full"\n[limits]\nrate = 1e9\nburst = 1000000000\nping = 3600\n'

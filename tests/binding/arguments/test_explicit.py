@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.binding.arguments.explicit import ExplicitArguments
+from defserve.binding.explicit_schema import ExplicitArguments
 from defserve.errors import BadArguments, UsageError
 from tests.effort import calls_of, examples
 from tests.rows import for_each_row
@@ -245,8 +245,8 @@ def test_a_schema_that_was_seen_before_is_checked_again_only_if_it_has_changed()
 
 
 def test_schemas_of_our_own_are_right_though_they_are_only_checked_at_the_first_call():
-    from defserve.protocols.mgp.discovery.operator_tools import TOOLS
-    from defserve.protocols.mgp.tool_discovery.meta_tools import SCHEMAS
+    from defserve.protocols.mgp.meta_tools import SCHEMAS
+    from defserve.protocols.mgp.server_discovery import TOOLS
 
     for schema in (*(spec.schema for spec in TOOLS.values()), *SCHEMAS.values()):
         ExplicitArguments(schema)

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 from typing_extensions import TypedDict
 
-from defserve.binding.arguments.fail_fast import MAX_HASHED, MAX_NUMBERS, fail_fast, fail_fast_validator
-from defserve.binding.arguments.schema import Arguments, lookup
+from defserve.binding.arguments import Arguments, lookup
+from defserve.binding.core_schemas import MAX_HASHED, MAX_NUMBERS, fail_fast, fail_fast_validator
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
 from tests.effort import examples

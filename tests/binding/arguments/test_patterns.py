@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, StringC
 from typing_extensions import TypedDict
 
 from defserve import Server, UsageError
-from defserve.binding.arguments.explicit import ExplicitArguments, fits
-from defserve.binding.arguments.patterns import (
+from defserve.binding.explicit_schema import ExplicitArguments, fits
+from defserve.binding.patterns import (
     NotLinear,
     PatternProblem,
     TextTooLong,
@@ -25,8 +25,8 @@ from defserve.binding.arguments.patterns import (
     search_pattern,
 )
 from defserve.errors import BadArguments
-from defserve.protocols.mcp.asking.elicitation import Form
-from defserve.protocols.mcpl.state.values import StateValues
+from defserve.protocols.mcp.asking.client_features import Form
+from defserve.protocols.mcpl.state.states import StateValues
 from tests.effort import cpu_within, examples
 from tests.rows import for_each_row
 

@@ -9,7 +9,7 @@ import pytest
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, create_model, field_validator
 
-from defserve.binding.arguments.schema import Arguments
+from defserve.binding.arguments import Arguments
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
 from tests.rows import for_each_row

@@ -13,8 +13,8 @@ import pytest
 from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 
-from defserve.binding.arguments.models import TitlelessJsonSchema
-from defserve.binding.arguments.scalars import build
+from defserve.binding.core_schemas import build
+from defserve.binding.models import TitlelessJsonSchema
 from tests.rows import for_each_row
 
 
@@ -145,7 +145,7 @@ import sys, enum
 from typing import Annotated, Any, Literal, Optional
 from defserve.binding.injection import InjectionPlan
 from defserve.binding.results import Returns
-from defserve.binding.arguments.schema import Arguments
+from defserve.binding.arguments import Arguments
 from defserve.binding.signature import read
 from defserve.errors import BadArguments
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr
 
 from defserve.base.hidden_characters import has_hidden
-from defserve.binding.arguments.schema import Arguments, fragment
+from defserve.binding.arguments import Arguments, fragment
 from defserve.binding.signature import read
 from defserve.errors import BadArguments, UsageError
 from tests.effort import examples

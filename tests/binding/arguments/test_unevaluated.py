@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import validators
 
-from defserve.binding.arguments.explicit import ExplicitArguments, find_errors, fits
+from defserve.binding.explicit_schema import ExplicitArguments, find_errors, fits
 from defserve.errors import BadArguments
 
 _Drafts: Any = validators

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from defserve.client import Answers, Client, ProcessLink
 from defserve.errors import DefserveError
-from defserve.host import Answers, Client, ProcessLink
 from tests.attack.trial import MissingFeature, Trial
 from tests.chaos.fault import SERVERS, Faults
 from tests.faults.killing_tasks import Worker
@@ -103,7 +103,7 @@ def web_sessions(trial: Trial, seconds: float) -> None:
     served = trial.arena.serve(kind(**clock.environment), fresh=True)
 
     async def run() -> None:
-        from defserve.host.addresses import connect_url
+        from defserve.client.targets import connect_url
 
         url = f"http://{served.place.authority}/mcp"
         async with Client(await connect_url(url), version="2025-11-25", timeout=20) as client:

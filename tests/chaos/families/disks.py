@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from defserve.client import Client, ProcessLink
 from defserve.errors import DefserveError
-from defserve.host import Client, ProcessLink
 from tests.attack.trial import Trial
 from tests.chaos.fault import SERVERS, Faults
 from tests.faults.process import Broken

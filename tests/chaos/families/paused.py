@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from defserve.client import Client, ProcessLink
+from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerTimeout
-from defserve.host import Client, ProcessLink
-from defserve.host.addresses import connect_url
 from tests.attack.arena import Served
 from tests.attack.trial import MissingFeature, Trial
 from tests.chaos.carrying.mangling import Harm
@@ -128,7 +128,7 @@ def paused_client(trial: Trial) -> None:
     files = served.open_files
     code = (
         "import asyncio, sys\n"
-        "from defserve.host import Remote\n"
+        "from defserve.client import Remote\n"
         "async def main():\n"
         "    async with Remote(sys.argv[1]).connect(sys.argv[2]) as client:\n"
         "        print('begun', flush=True)\n"

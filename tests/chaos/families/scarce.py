@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from defserve.client import Client
+from defserve.client.targets import connect_url
 from defserve.errors import DefserveError
-from defserve.host import Client
-from defserve.host.addresses import connect_url
 from tests.attack.arena import Served
 from tests.attack.speaking.sockets import connect
 from tests.attack.trial import Trial
@@ -87,8 +87,8 @@ def no_descriptors(trial: Trial) -> None:
 _CLIENT = """
 import asyncio, os, resource, sys
 from defserve.errors import DefserveError
-from defserve.host import Client, ProcessLink
-from defserve.host.addresses import connect_url
+from defserve.client import Client, ProcessLink
+from defserve.client.targets import connect_url
 
 async def attempt(open_link):
     try:

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.answers.forms import form_problem
-from defserve.cli.answers.prepared import PreparedAnswers
-from defserve.cli.answers.terminal import fill_in
-from defserve.host import Cancel
+from defserve.cli.terminal_answers import PreparedAnswers, fill_in, form_problem
+from defserve.client import Cancel
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.answers.prepared import PreparedAnswers
+from defserve.cli.terminal_answers import PreparedAnswers
+from defserve.client.answers import settled
+from defserve.client.mgp.server_claims import tool_security
 from defserve.errors import UsageError
-from defserve.host.answers import settled
-from defserve.host.mgp.security.tool_security import tool_security
 from tests.rows import for_each_row
 
 FORM: dict[str, Any] = {

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from defserve.cli.answers.terminal import agree, fill_in
-from defserve.host import Accept, Cancel, Decline
+from defserve.cli.terminal_answers import agree, fill_in
+from defserve.client import Accept, Cancel, Decline
 from tests.rows import for_each_row
 
 SCHEMA = {

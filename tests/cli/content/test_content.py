@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.content.files import LONGEST, file_name, save
-from defserve.cli.content.pages import content_page, is_content, media_of
-from defserve.cli.screen.blocks import lines
+from defserve.cli.content import LONGEST, content_page, file_name, is_content, media_of, save
+from defserve.cli.screen_blocks import lines
 from defserve.errors import UsageError
 
 DATA = base64.b64encode(b"bytes").decode()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.kernel.lines import ps_lines
+from defserve.cli.kernel_actions import ps_lines
 
 ROW: dict[str, Any] = {"id": "a", "state": "connected", "tools": 0, "calls": 0, "calls_total": 0, "restarts": 0}
 

@@ -16,5 +16,5 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "40")
     for module in ("screen", "progress"):
-        monkeypatch.setattr(f"defserve.cli.screen.{module}.sys", SimpleNamespace(stdout=made, stderr=made))
+        monkeypatch.setattr(f"defserve.cli.{module}.sys", SimpleNamespace(stdout=made, stderr=made))
     return made

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.commands.use.prompt import page
-from defserve.cli.screen.blocks import Data, Line, Written, lines
-from defserve.cli.screen.screen import console
-from defserve.host.links.stdio import ProcessLink
-from defserve.redaction import printable_json, printable_lines
+from defserve.base.redaction import printable_json, printable_lines
+from defserve.cli.commands.read import page
+from defserve.cli.screen import console
+from defserve.cli.screen_blocks import Data, Line, Written, lines
+from defserve.client.links.stdio import ProcessLink
 
 HOSTILE = "\x1b]0;x\x07\x9b31m\x7f\u202eRTL\u2066\U000e0041\r|"
 RAW = set(HOSTILE) - set("]0;x31mRTL|")
@@ -62,7 +62,7 @@ async def test_what_a_child_writes_to_stderr_is_shown_escaped(capsys: pytest.Cap
 @pytest.mark.parametrize("size", ["0", "00", "x", "-5", "²", "9" * 5_000, ""])
 def test_a_size_that_is_none_is_taken_for_the_usual_one(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
-    from defserve.cli.screen.drawing import draw
+    from defserve.cli.screen_drawing import draw
 
     monkeypatch.setenv("COLUMNS", size)
     monkeypatch.setenv("LINES", size)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.cli.screen import progress
-from defserve.cli.screen.progress import Working
+from defserve.cli import progress
+from defserve.cli.progress import Working
 from tests.cli.goldens import Terminal
 from tests.waiting import wait_until
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.screen.blocks import Block, Data, Diff, Line, Table, Written
-from defserve.cli.screen.screen import help_lines, is_drawn, problem_lines, prompt_for, show, show_each, tell
+from defserve.cli.screen import help_lines, is_drawn, problem_lines, prompt_for, show, show_each, tell
+from defserve.cli.screen_blocks import Block, Data, Diff, Line, Table, Written
 from tests.cli.goldens import Terminal
 from tests.effort import cpu_within
 
@@ -76,7 +76,7 @@ def test_without_rich_everything_is_plain(terminal: Terminal, monkeypatch: pytes
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", no_rich)
-    monkeypatch.setattr("defserve.cli.screen.screen.find_spec", _absent)
+    monkeypatch.setattr("defserve.cli.screen.find_spec", _absent)
     show(*BLOCKS)
     tell(*problem_lines("error", "x\n  fix: y"))
     prompt_for(Line("? "))

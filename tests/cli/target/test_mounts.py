@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.target.mounts import told_once
+from defserve.cli.target_listing import told_once
 from defserve.proxying import mounts
 from tests.cli.running import Run
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.signatures import first_line, signature
-from defserve.cli.target.shapes import checked
+from defserve.cli.content import first_line, signature
+from defserve.cli.target_listing import checked
 from defserve.errors import PeerError
 from defserve.tooling.lint.definitions import of_wire
 from defserve.tooling.listing import ServerListing

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from defserve.cli.top import live
-from defserve.cli.top.snapshot import ToolFigures, TopSnapshot
+from defserve.cli.commands import top
+from defserve.cli.top_sources import ToolFigures, TopSnapshot
 from defserve.errors import PeerGone
 from tests.cli.goldens import Terminal
 from tests.waiting import until
@@ -25,7 +25,7 @@ async def test_it_is_drawn_again_and_again_until_somebody_quits(monkeypatch: pyt
     screen, pressed, looks = Terminal(), asyncio.Event(), list[int]()
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(live, "sys", SimpleNamespace(stdout=screen))
+    monkeypatch.setattr(top, "sys", SimpleNamespace(stdout=screen))
 
     @contextmanager
     def keys() -> Generator[asyncio.Event]:
@@ -39,8 +39,8 @@ async def test_it_is_drawn_again_and_again_until_somebody_quits(monkeypatch: pyt
             pressed.set()
         return TopSnapshot(float(len(looks)), "shop", tools={"add": ToolFigures({"ok": 10 * len(looks)})})
 
-    monkeypatch.setattr(live, "_keys", keys)
-    await live.watch(source, 0.01)
+    monkeypatch.setattr(top, "_keys", keys)
+    await top.watch(source, 0.01)
     text = screen.getvalue()
     assert text.startswith("\x1b[?1049h") and text.endswith("\x1b[?1049l")  # its own screen, and back
     assert "10.0 calls/s" in text and "the server has left" in text and "q quits" in text
@@ -52,9 +52,9 @@ async def test_a_key_quits_and_the_terminal_is_as_before(monkeypatch: pytest.Mon
 
     mine, theirs = pty.openpty()
     with os.fdopen(theirs, "r") as stdin:
-        monkeypatch.setattr(live, "sys", SimpleNamespace(stdin=stdin))
+        monkeypatch.setattr(top, "sys", SimpleNamespace(stdin=stdin))
         before = termios.tcgetattr(stdin)
-        with live._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
+        with top._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
             assert termios.tcgetattr(stdin) != before
             os.write(mine, b"x")
             os.write(mine, key.encode() if key != "\x03" else b"q")
@@ -64,8 +64,6 @@ async def test_a_key_quits_and_the_terminal_is_as_before(monkeypatch: pytest.Mon
 
 
 async def test_without_a_keyboard_only_an_interrupt_quits(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        live, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False), platform=sys.platform)
-    )
-    with live._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(top, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False), platform=sys.platform))
+    with top._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
         assert not pressed.is_set()

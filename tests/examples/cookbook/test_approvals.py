@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Proposal
-from defserve.host import TopicClient, join_topic
+from defserve.client import TopicClient, join_topic
 from examples.cookbook.approvals import agent, payments
 from tests.examples.cookbook.pages import PROGRAMS
 from tests.gateway.topics import gateway

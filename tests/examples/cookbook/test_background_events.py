@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from defserve import Server
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.testing import SyncClient
 from examples.cookbook import background_events
 from tests.at_address import fresh

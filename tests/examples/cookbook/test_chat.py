@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.testing import SyncClient
 from tests.waiting import DEADLINE
 

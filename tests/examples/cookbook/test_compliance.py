@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from defserve import Turn
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.testing import SyncClient
 from examples.cookbook import compliance
 from tests.rows import for_each_row

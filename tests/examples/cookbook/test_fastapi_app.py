@@ -4,8 +4,8 @@ import httpx2
 import pytest
 
 from defserve import Limits, ToolError
-from defserve.host import Client, connect_url
-from defserve.runner.loopback import loopback
+from defserve.client import Client, connect_url
+from defserve.serve.web_sessions import loopback
 from defserve.testing import SyncClient
 from examples.cookbook import fastapi_app
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from defserve import Turn
-from defserve.host import Mcpl
+from defserve.client import Mcpl
 from defserve.testing import SyncClient
 
 pytestmark = [pytest.mark.eras("handshake"), pytest.mark.serves(mcpl=Mcpl(audit=[]))]

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from defserve.host import Client, connect_url
+from defserve.client import Client, connect_url
 from tests.examples.cookbook.pages import PROGRAMS
 from tests.examples.nginx import needs_nginx, nginx
 from tests.waiting import until

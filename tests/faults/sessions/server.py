@@ -13,10 +13,10 @@ from itertools import count as counted
 
 from defserve import Context, Limits, Server
 from defserve.live import Channel, Event, Message, everyone
-from defserve.stores.shared import link
+from defserve.stores.shared import worker_link
 
 LEASE = 2.0
-link.LEASE, link.BEAT = LEASE, LEASE / 5  # type: ignore[misc]
+worker_link.LEASE, worker_link.BEAT = LEASE, LEASE / 5  # type: ignore[misc]
 
 limits = Limits(sessions=100_000, sessions_per_address=100_000, rate=100_000, burst=100_000)
 server = Server("shared", "1", store=os.environ["SHARED"], limits=limits)

@@ -11,14 +11,11 @@ from urllib.parse import urlsplit
 
 from defserve.errors import LimitExceeded
 from defserve.guard import code as python
-from defserve.guard import paths
-from defserve.guard.network import urls
+from defserve.guard import network, paths
 from defserve.guard.shell import judgement as shell
 from defserve.guard.verdict import Verdict
-from defserve.stores.checkpoints.contents import CheckpointContent, ContentTooDeep, draft
-from defserve.stores.checkpoints.diffs import diff
-from defserve.stores.checkpoints.ids import canonical
-from defserve.stores.checkpoints.patches import BadPatch, apply_patch
+from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent, ContentTooDeep, canonical, draft
+from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, diff
 
 ROOT = "/srv/files"
 
@@ -55,11 +52,11 @@ def files(data: bytes) -> None:
 def addresses(data: bytes) -> None:
     """A URL that is allowed leads, for other readers too, where it seems to."""
     text = _text(data)
-    verdict = urls.judge(text)
+    verdict = network.judge(text)
     _explained(verdict)
     if verdict.allowed:
         assert verdict.url is not None
-        again = urls.judge(verdict.url)
+        again = network.judge(verdict.url)
         assert again.allowed and again.url == verdict.url, (verdict.url, again)
         host = urlsplit(verdict.url).hostname or ""
         assert host and host != "localhost" and not host.endswith(".localhost"), verdict.url

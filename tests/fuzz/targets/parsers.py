@@ -6,16 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from defserve.client.links.event_streams import SseParser
+from defserve.client.links.http_connection import Broken, ResponseFraming
+from defserve.core.line_framing import Lines
+from defserve.core.messages import Request, decode, encode, encode_result
 from defserve.errors import PeerError, ProtocolError
-from defserve.host.links.http_client.errors import Broken
-from defserve.host.links.http_client.framing import ResponseFraming
-from defserve.host.links.sse import SseParser
-from defserve.protocols.mcp.resources.uri_template import UriTemplate
+from defserve.protocols.mcp.uri_template import UriTemplate
 from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, parse
-from defserve.runner.fastpath.known_heads import KnownHeads
-from defserve.wire.codec import decode, encode, encode_result
-from defserve.wire.framing import Lines
-from defserve.wire.messages import Request
+from defserve.serve.fastpath.known_heads import KnownHeads
 
 T = TypeVar("T")
 LIMIT = 200

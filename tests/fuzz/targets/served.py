@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from defserve import Limits, Server
-from defserve.runner.address import Address
-from defserve.runner.network import NetworkOptions, make_listener
+from defserve.serve.address import Address
+from defserve.serve.network import NetworkOptions, make_listener
 from tests.clock import HeldClock
 from tests.fuzz.targets.parsers import pieces
 

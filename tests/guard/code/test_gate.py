@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.guard.code.gate import STRICT, decode, measure, without_text
+from defserve.guard.code.policy import STRICT, decode, measure, without_text
 from defserve.guard.verdict import Violation
 from tests.rows import for_each_row
 

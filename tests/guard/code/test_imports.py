@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from defserve.guard.code import imports, judge, names
+from defserve.guard.code import allowed_names, judge
 from tests.rows import for_each_row
 
-MODULES = {**imports.EXPORTS, **imports.LOOSE_EXPORTS}
+MODULES = {**allowed_names.EXPORTS, **allowed_names.LOOSE_EXPORTS}
 # They wait, or end the process.
 NOT_CALLED = frozenset({"asyncio.run", "time.sleep", "unittest.main", "asyncio.to_thread", "threading.Timer"})
 ARGUMENTS: tuple[tuple[Any, ...], ...] = ((), ("a",), (1,), (print,), ("a", "b"), ([1, 2],), ({},), (1, 2))
@@ -47,7 +47,7 @@ def ways_to_modules(source: str, value: object, seen: set[int], depth: int = 0) 
         return
     seen.add(id(value))
     for attribute in dir(value):
-        if names.is_dunder(attribute) or attribute in names.FRAMES or names.is_hook(attribute):
+        if allowed_names.is_dunder(attribute) or attribute in allowed_names.FRAMES or allowed_names.is_hook(attribute):
             continue
         try:
             inner = getattr(value, attribute)
@@ -93,7 +93,7 @@ def test_no_object_of_any_allowed_module_gives_out_a_module() -> None:
         for module in MODULES
         for way in exposed(module)
         for level in ("standard", "strict")
-        if imports.exports(module, level == "strict") and judge(f"import {module}\nx = {way}", level=level)
+        if allowed_names.find_exports(module, level == "strict") and judge(f"import {module}\nx = {way}", level=level)
     ]
     assert passing == []
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.guard.code import judge
-from defserve.guard.code.levels import CodeLevel
+from defserve.guard.code.allowed_names import CodeLevel
 from tests.effort import calls_of, cpu_within, examples
 from tests.rows import for_each_row
 

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.guard.network.urls import authority_of, judge, judge_address
+from defserve.guard.network import authority_of, judge, judge_address
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from defserve.guard.shell.environment import environment
-from defserve.guard.shell.places import Places
+from defserve.guard.shell.places import Places, environment
 
 SECONDS = 2
 ENVIRONMENT = "canary-of-the-environment"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from defserve.guard.shell.environment import environment
+from defserve.guard.shell.grammar import parse_grammar
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.specs import grammar
+from defserve.guard.shell.places import environment
 from defserve.guard.shell.tables import PROGRAMS
 from tests.guard.shell.tables.test_tables import EVERY
 from tests.rows import for_each_row
@@ -51,9 +51,9 @@ def test_no_program_that_walks_or_copies_follows_links() -> None:
     assert following == []
     walkers = {"grep": "-R", "rg": "-L", "fd": "-L", "find": "-L", "tree": "-l", "du": "-L", "cp": "-L", "rsync": "-L"}
     assert [
-        name for name, flag in walkers.items() if flag in grammar(str(PROGRAMS[name])).options and name != "grep"
+        name for name, flag in walkers.items() if flag in parse_grammar(str(PROGRAMS[name])).options and name != "grep"
     ] == []
-    assert "-R" not in grammar(str(PROGRAMS["grep"])).options
+    assert "-R" not in parse_grammar(str(PROGRAMS["grep"])).options
 
 
 @for_each_row(

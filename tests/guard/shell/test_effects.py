@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from defserve.guard.shell.grammar import Grammar, Shape, Table, by_name, parse_grammar
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.specs import Grammar, Shape, Table, by_name, grammar
 from defserve.guard.shell.tables import PROGRAMS, TAR
 from tests.effort import examples
 from tests.guard.shell.observation import ENVIRONMENT, Deeds, observe, reason_not_to
@@ -217,7 +217,7 @@ VALUES = {
 def specs(entry: str | Table, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Grammar]]:
     """Every form of a program: the words that choose it, and its grammar."""
     if isinstance(entry, str):
-        yield words, grammar(entry, bool(words))
+        yield words, parse_grammar(entry, bool(words))
         return
     for name, inner in by_name(entry).items():
         if name:
@@ -228,7 +228,7 @@ FORMS: list[tuple[str, tuple[str, ...], Grammar]] = [
     (name, words, rules)
     for name in RUN
     for words, rules in (
-        specs(PROGRAMS[name]) if name != "tar" else (((), grammar(str(spec))) for spec in TAR.values())
+        specs(PROGRAMS[name]) if name != "tar" else (((), parse_grammar(str(spec))) for spec in TAR.values())
     )
 ]
 
@@ -430,7 +430,7 @@ def test_two_options_of_any_program_only_read(jail: Jail, part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("ps"), reason="ps is needed")
 def test_no_three_options_of_ps_show_an_environment() -> None:
-    rules = grammar(str(PROGRAMS["ps"]))
+    rules = parse_grammar(str(PROGRAMS["ps"]))
     values = {"columns": "pid,args", "numbers": "1", "names": "nobody-here", "number": "200"}
     words = [" ".join([flag, *(values[kind] for kind in option.kinds)]) for flag, option in rules.options.items()]
     words = [word for word in words if not word.startswith("--") or "user" in word or "forest" in word] + ["f", "ax"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from defserve.inspector.apps.reach import is_near, is_remote, narrowed, refused_by
-from defserve.protocols.mcp.apps.policy import content_policy
+from defserve.inspector.app_views import is_near, is_remote, narrowed, refused_by
+from defserve.protocols.mcp.app_policy import content_policy
 from tests.rows import for_each_row
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from defserve.cli.commands.use.call import read_arguments
-from defserve.inspector.calls.saving import command_line, pytest_test
+from defserve.cli.commands.call import read_arguments
+from defserve.inspector.panels.tools import command_line, pytest_test
 from defserve.inspector.recording.masking import MASK, masked
 
 values = st.recursive(

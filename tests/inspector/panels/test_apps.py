@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server
+from defserve.client.client import Client
 from defserve.errors import PeerError, UsageError
-from defserve.host.client import Client
-from defserve.inspector.apps import shown as room
+from defserve.inspector import app_views as room
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels import apps
+from defserve.inspector.panels import tools
 from tests.at_address import fresh
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
@@ -163,7 +163,7 @@ async def test_progress_is_told_and_a_view_that_is_too_long_is_not_shown(
         await until(lambda: bool(parts))
         assert parts[0]["message"] == "half"
         assert (shown["reaches"], shown["refused"]) == (["https://api.example.com"], ["http://127.0.0.1:1"])
-        monkeypatch.setattr(apps, "LONGEST_VIEW", 10)
+        monkeypatch.setattr(tools, "LONGEST_VIEW", 10)
         with pytest.raises(PeerError, match="are not shown"):
             await do(inspection, "apps.show", tool="work", arguments={})
         with pytest.raises(UsageError, match="lists no tool"):

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from defserve import Server
+from defserve.client.link import Link
+from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerGone, UsageError
-from defserve.host.addresses import connect_url
-from defserve.host.link import Link
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.kernels.control import KernelControl
+from defserve.inspector.kernels import KernelControl
 from defserve.inspector.protocol import BadMessage
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.at_address import at_address
 from tests.inspector.asking import do, following
 from tests.kernel.governance.governing import governed, tool

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import ToolError
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.inspector.asking import following
 from tests.inspector.beds import greenhouse
 from tests.waiting import until

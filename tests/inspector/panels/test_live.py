@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.errors import DefserveError, PeerError
+from defserve.inspector import live_feed
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.live import feed
-from defserve.inspector.live.feed import MOST_EVENTS, LiveFeed
-from defserve.inspector.live.playground import LONGEST_MESSAGE, MOST_WORDS, difference
-from defserve.inspector.panels.live import MOST_PATTERNS
+from defserve.inspector.live_feed import LONGEST_MESSAGE, MOST_EVENTS, MOST_WORDS, LiveFeed, difference
+from defserve.inspector.panels.live_topics import MOST_PATTERNS
 from defserve.inspector.protocol import BadMessage
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.inspector.asking import do
 from tests.inspector.lively import ALERTS, MEMORY, PRIVACY, WATCH, WATER, lively
 from tests.waiting import until
@@ -136,11 +135,11 @@ async def test_a_server_that_leaves_no_longer_waits():
 
 
 async def test_what_is_pushed_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(feed, "MOST_WAITING", 0)
+    monkeypatch.setattr(live_feed, "MOST_WAITING", 0)
     async with inspecting(lively()) as inspection:
         client = await inspection.client()
         await client.call("warn", text="x" * 100_000)
-        assert len(inspection.live.events[-1]["text"]) == feed.LONGEST_TEXT
+        assert len(inspection.live.events[-1]["text"]) == live_feed.LONGEST_TEXT
         await do(inspection, "live.mode", mode="ask")
         assert str(await client.call("warn", text="one too many")).startswith("refused")
     kept = LiveFeed(lambda topic, data: None)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from defserve import Server
+from defserve.client.client import Client
 from defserve.errors import DefserveError
-from defserve.host.client import Client
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.library import library
 

@@ -7,8 +7,7 @@ import pytest
 
 from defserve.errors import DefserveError, UsageError
 from defserve.inspector import questions as room
-from defserve.inspector.questions import Questions
-from defserve.inspector.scripted_model import LONGEST, MOST_RULES, ScriptedAnswers
+from defserve.inspector.questions import LONGEST, MOST_RULES, Questions, ScriptedAnswers
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.library import library
 from tests.waiting import until

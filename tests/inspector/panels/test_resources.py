@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client.client import Client
 from defserve.errors import PeerError, UsageError
-from defserve.host.client import Client
-from defserve.inspector import watches
+from defserve.inspector import inspection
 from defserve.inspector.panels.resources import variables
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.library import COUNT, library
@@ -92,13 +92,13 @@ class Asked:
 
 
 async def test_a_new_conversation_watches_again_what_is_still_there(monkeypatch: pytest.MonkeyPatch):
-    watched, first, second = watches.Watches(), Asked(), Asked()
+    watched, first, second = inspection.Watches(), Asked(), Asked()
     client: Any = first
     await watched.watch(client, "a")
     await watched.watch(client, "b")
     again: Any = second
     watched._uris["handshake"].add("gone")  # pyright: ignore[reportPrivateUsage]
     assert await watched.renew(again) == ["a", "b"] == second.uris
-    monkeypatch.setattr(watches, "MOST_WATCHED", 2)
+    monkeypatch.setattr(inspection, "MOST_WATCHED", 2)
     with pytest.raises(UsageError, match="watched already"):
         await watched.watch(again, "c")

@@ -13,11 +13,10 @@ import pytest
 
 from defserve import Server
 from defserve.errors import PeerError, UsageError
-from defserve.inspector.inspection import LIFECYCLE, MOST_STATES, Inspection
+from defserve.inspector.inspection import LIFECYCLE, MOST_STATES, Inspection, ServerLog
 from defserve.inspector.protocol import BadMessage
-from defserve.inspector.server_log import ServerLog
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.stores.audit.stored import StoredAuditLog
+from defserve.stores.audit.stored_log import StoredAuditLog
 from tests.inspector.asking import do, following
 from tests.inspector.guarded import KEY, audited, guarded, target
 from tests.waiting import until

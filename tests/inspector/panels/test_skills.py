@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client.client import Client
 from defserve.errors import PeerError, UsageError
-from defserve.host.client import Client
-from defserve.inspector import skills as room
-from defserve.inspector.panels import skills as panel
+from defserve.inspector import inspection as room
+from defserve.inspector.panels import resources as panel
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.greenhouse import day_picture
 from tests.inspector.manuals import REFUNDS, manuals

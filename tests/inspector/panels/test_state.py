@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client.client import Client
+from defserve.client.link import Link
+from defserve.client.mcpl.state import StateChange
+from defserve.client.targets import connect_url
 from defserve.errors import PeerError
-from defserve.host.addresses import connect_url
-from defserve.host.client import Client
-from defserve.host.link import Link
-from defserve.host.mcpl.state import StateChange
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.panels.state import LONGEST_CONTENT, MOST_IDS, OPAQUE, UNTOLD
 from defserve.inspector.protocol import BadMessage
-from defserve.inspector.states.stored import Stored, stored_by
-from defserve.inspector.target import Target
-from defserve.runner.memory import serving
+from defserve.inspector.state_trees import Stored, stored_by
+from defserve.serve.lifespans import serving
 from tests.at_address import at_address, fresh
 from tests.inspector import asking
 from tests.inspector.asking import following

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client.client import Client
+from defserve.client.link import Link
+from defserve.client.links.http import HttpLink
+from defserve.client.tasks import ServerTask
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.host.client import Client
-from defserve.host.link import Link
-from defserve.host.links.http import HttpLink
-from defserve.host.tasks import ServerTask
+from defserve.inspector import followed_tasks
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.target import Target
-from defserve.inspector.tasks import followed, record, tasks
 from tests.at_address import at_address
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.workshop import workshop
@@ -102,7 +102,7 @@ async def test_an_answer_that_does_not_arrive_is_asked_for_again(
             raise PeerError("lost")
         await answer(self, given)
 
-    monkeypatch.setattr(followed, "AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(followed_tasks, "AWAY_SECONDS", 0.01)
     monkeypatch.setattr(ServerTask, "answer", lost_once)
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
@@ -159,7 +159,7 @@ async def test_in_a_session_it_is_a_plain_call_with_progress(inspect: Inspect, d
 async def test_a_task_is_found_again_in_a_new_conversation(do: Run, monkeypatch: pytest.MonkeyPatch):
     async def gone(self: ServerTask) -> str:
         monkeypatch.undo()
-        monkeypatch.setattr(followed, "AWAY_SECONDS", 0.01)
+        monkeypatch.setattr(followed_tasks, "AWAY_SECONDS", 0.01)
         raise PeerGone("the server went away")
 
     @asynccontextmanager
@@ -173,7 +173,7 @@ async def test_a_task_is_found_again_in_a_new_conversation(do: Run, monkeypatch:
         task = inspection.tasks[number]
         await until(lambda: task.record.by == "notices")
         before = await inspection.client()
-        monkeypatch.setattr(followed, "SELDOM_SECONDS", 0.01)
+        monkeypatch.setattr(followed_tasks, "SELDOM_SECONDS", 0.01)
         monkeypatch.setattr(ServerTask, "refresh", gone)
         task._news.set()  # pyright: ignore[reportPrivateUsage]
         await until(lambda: inspection.connection().client_now not in (before, None))
@@ -194,8 +194,8 @@ async def test_a_task_that_the_server_has_forgotten_has_failed(
         number = (await do(inspection, "tasks.start", tool="rebuild", arguments={"index": "a"}))["task"]
         task = inspection.tasks[number]
         await until(lambda: task.record.by == "notices")
-        monkeypatch.setattr(followed, "SELDOM_SECONDS", 0.01)
-        monkeypatch.setattr(followed, "AWAY_SECONDS", 0.01)
+        monkeypatch.setattr(followed_tasks, "SELDOM_SECONDS", 0.01)
+        monkeypatch.setattr(followed_tasks, "AWAY_SECONDS", 0.01)
         monkeypatch.setattr(ServerTask, "refresh", gone)
         monkeypatch.setattr(Client, "task", unknown)
         task._news.set()  # pyright: ignore[reportPrivateUsage]
@@ -203,8 +203,8 @@ async def test_a_task_that_the_server_has_forgotten_has_failed(
 
 
 async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tasks, "MOST_TASKS", 2)
-    monkeypatch.setattr(tasks, "MOST_BYTES", 10)
+    monkeypatch.setattr(followed_tasks, "MOST_TASKS", 2)
+    monkeypatch.setattr(followed_tasks, "MOST_BYTES", 10)
     async with inspect(workshop()[0], "stateless") as inspection:
         first = (await do(inspection, "tasks.start", tool="quick", arguments={}))["task"]
         await became(inspection, first, "completed")
@@ -214,9 +214,9 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
         assert [each["task"] for each in (await do(inspection, "tasks.list"))["tasks"]] == [third, second]
         with pytest.raises(UsageError, match="run already"):
             await do(inspection, "tasks.start", tool="clean", arguments={})
-    monkeypatch.setattr(record, "LONGEST_RESULT", 5)
-    monkeypatch.setattr(record, "LONGEST_ARGUMENTS", 5)
-    kept = record.FollowedRecord(1, "stateless", "t", {"text": "long"})
+    monkeypatch.setattr(followed_tasks, "LONGEST_RESULT", 5)
+    monkeypatch.setattr(followed_tasks, "LONGEST_ARGUMENTS", 5)
+    kept = followed_tasks.FollowedRecord(1, "stateless", "t", {"text": "long"})
     kept.step("working", "x" * 9_000)
     kept.told = {"ttlMs": True, "pollIntervalMs": 2**60, "createdAt": "y" * 500, "inputRequests": []}
     kept.end("completed", {"content": []})
@@ -227,7 +227,7 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
 
 
 async def test_a_strange_id_is_refused(inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(followed, "LONGEST_ID", 3)
+    monkeypatch.setattr(followed_tasks, "LONGEST_ID", 3)
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
         assert "characters" in (await became(inspection, number, "failed"))["error"]["message"]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client.link import Link
 from defserve.errors import DefserveError, PeerError
-from defserve.host.link import Link
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
+from defserve.inspector.page_socket import VERBS
 from defserve.inspector.protocol import Request, error_of
-from defserve.inspector.target import Target
-from defserve.inspector.verbs import VERBS
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
 

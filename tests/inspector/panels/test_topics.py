@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client import join_topic
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
-from defserve.host import join_topic
+from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.topics import MOST_SEATS, VERBS
+from defserve.inspector.joined_topic import JoinedTopic, address_of
+from defserve.inspector.panels.live_topics import MOST_SEATS, TOPIC_VERBS
 from defserve.inspector.protocol import Request
-from defserve.inspector.target import Target
-from defserve.inspector.topic import JoinedTopic, address_of
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.gateway.topics import Running, gateway
 from tests.inspector.asking import do, following
 from tests.waiting import until
@@ -122,7 +122,7 @@ async def test_the_person_is_told_that_the_gateway_has_left():
             arguments = {"url": here.url, "topic": "demo", "token": "t-admin"}
 
             async def follow() -> None:
-                await VERBS["topics.follow"](inspection, Request(arguments, take))
+                await TOPIC_VERBS["topics.follow"](inspection, Request(arguments, take))
 
             following = asyncio.create_task(follow())
             await until(lambda: bool(parts))

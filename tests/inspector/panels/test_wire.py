@@ -292,7 +292,7 @@ async def test_an_enormous_message_is_not_compared(inspect: Inspect, do: Run):
 
 
 def test_headers_are_compared_by_name(anyio_backend: str):
-    from defserve.inspector.calls.both_eras import both_eras
+    from defserve.inspector.panels.wire import both_eras
     from defserve.inspector.recording.recorder import Recorder
 
     recorder = Recorder()

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.inspector.recording import bodies
-from defserve.inspector.recording.bodies import Bodies
+from defserve.inspector.recording import recorder
+from defserve.inspector.recording.recorder import Bodies
 
 
 def test_old_bodies_lie_in_a_file_and_are_read_from_there():
@@ -26,7 +26,7 @@ def test_the_oldest_are_forgotten_when_two_files_are_full():
 
 
 def test_a_body_is_cut_where_it_is_too_long(monkeypatch):
-    monkeypatch.setattr(bodies, "LONGEST", 10)
+    monkeypatch.setattr(recorder, "MAX_BODY", 10)
     kept = Bodies()
     kept.keep(0, b"x" * 100)
     assert kept.get(0) == b"x" * 10

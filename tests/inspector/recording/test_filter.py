@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.inspector.recording.filter import CHOICES, LONGEST, NAMES, FilterProblem, parse
 from defserve.inspector.recording.recorder import RecordedMessage
+from defserve.inspector.recording.timeline import CHOICES, LONGEST, NAMES, FilterProblem, parse
 from tests.effort import examples
 
 CALL: dict[str, Any] = {

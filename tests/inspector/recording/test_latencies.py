@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve.inspector.recording.latencies import EDGES, MOST_CALLS, MOST_TOOLS, SECONDS, Latencies
 from defserve.inspector.recording.recorder import RecordedMessage
+from defserve.inspector.recording.timeline import EDGES, MOST_CALLS, MOST_TOOLS, SECONDS, Latencies
 
 
 def answer(ms: float, tool: str = "water", time: float = 1_000.0, seq: int = 0, **more: Any) -> RecordedMessage:

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from defserve import Server
+from defserve.client import Client, HttpLink, Link, ProcessLink
 from defserve.errors import PeerError
-from defserve.host import Client, HttpLink, Link, ProcessLink
-from defserve.inspector.recording.link import observed
+from defserve.inspector.era_connection import observed
 from defserve.inspector.recording.recorder import Recorder
 from defserve.limits import Limits
-from defserve.runner.loopback import loopback
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
+from defserve.serve.web_sessions import loopback
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.inspector.calls.saving import command_line, pytest_test
+from defserve.base.redaction import MASK
+from defserve.inspector.panels.tools import command_line, pytest_test
 from defserve.inspector.recording.masking import (
     masked,
     masked_address,
@@ -18,9 +19,7 @@ from defserve.inspector.recording.masking import (
     masked_text,
     masked_words,
 )
-from defserve.inspector.recording.recorder import RecordedExchange, Recorder
-from defserve.inspector.recording.words import about
-from defserve.redaction import MASK
+from defserve.inspector.recording.recorder import RecordedExchange, Recorder, about
 from tests.effort import cpu_within, examples, thinned
 
 secrets = st.from_regex(r"SECRET[a-z0-9]{6,40}", fullmatch=True)

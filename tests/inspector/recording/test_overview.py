@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from defserve.inspector.recording.overview import BARS, MOST_BUCKETS, NARROWEST, Overview
 from defserve.inspector.recording.recorder import Recorder
+from defserve.inspector.recording.timeline import BARS, MOST_BUCKETS, NARROWEST, Overview
 
 
 class Clock:

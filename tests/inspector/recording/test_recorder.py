@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.inspector.recording.bodies import Bodies
-from defserve.inspector.recording.recorder import RecordedExchange, RecordedMessage, Recorder
+from defserve.inspector.recording.recorder import Bodies, RecordedExchange, RecordedMessage, Recorder
 
 
 def sent(recorder: Recorder, **message: Any) -> RecordedMessage:

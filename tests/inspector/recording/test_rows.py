@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.inspector.recording.filter import FilterProblem
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.rows import MOST_FILTERS, Query, Rows, RowsInUse
+from defserve.inspector.recording.timeline import MOST_FILTERS, FilterProblem, Query, Rows, RowsInUse
 from tests.effort import examples
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.inspector.running import RunningInspector
-from defserve.inspector.serving.access import Access
+from defserve.inspector.page_server import Access, RunningInspector
 
 pytestmark = pytest.mark.anyio
 

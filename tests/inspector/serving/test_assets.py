@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from defserve.inspector.serving.assets import assets
+from defserve.inspector.page_server import assets
 
 SCRIPTS = [path for path in assets() if path.endswith(".js") and not path.startswith("/vendor/")]
 

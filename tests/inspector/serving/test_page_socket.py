@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from defserve.inspector.running import LONGEST_FRAME, RunningInspector
-from defserve.inspector.serving import page_socket
+from defserve.inspector import page_socket
+from defserve.inspector.page_server import LONGEST_FRAME, RunningInspector
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

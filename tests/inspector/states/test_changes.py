@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.inspector.states.changes import LONGEST_VALUE, MOST_OPS, bounded, patch, words
-from defserve.redaction import MASK
-from defserve.stores.checkpoints.patches import apply_patch
+from defserve.base.redaction import MASK
+from defserve.inspector.differences import LONGEST_VALUE, MOST_OPS, bounded, patch, words
+from defserve.stores.checkpoints.json_patches import apply_patch
 from tests.effort import examples
 
 JSON = st.recursive(

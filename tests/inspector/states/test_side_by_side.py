@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.inspector.states.side_by_side import MOST_ROWS, side_by_side
+from defserve.inspector.differences import MOST_ROWS, side_by_side
 from tests.effort import examples
 
 JSON = st.recursive(

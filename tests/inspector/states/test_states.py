@@ -8,16 +8,22 @@ from typing import Any
 
 import pytest
 
+from defserve.client.mcpl.state import KeptContents, StateChange
 from defserve.errors import UsageError
-from defserve.host.mcpl.state import KeptContents, StateChange
-from defserve.inspector.states.checkpoint import MISSING
-from defserve.inspector.states.states import AT_ONCE, NO_PARENT, NOT_KEPT, StateTrees
-from defserve.inspector.states.stored import StoredState, stored_at
-from defserve.inspector.states.watched import WatchedTree
-from defserve.stores.checkpoints.store import OPAQUE, CheckpointStore
-from defserve.stores.checkpoints.tree import CheckpointGone, Retention, TreeKey
+from defserve.inspector.state_trees import (
+    AT_ONCE,
+    MISSING,
+    NO_PARENT,
+    NOT_KEPT,
+    StateTrees,
+    StoredState,
+    WatchedTree,
+    stored_at,
+)
+from defserve.stores.checkpoints.checkpoint_store import OPAQUE, CheckpointStore
+from defserve.stores.checkpoints.checkpoint_tree import CheckpointGone, Retention, TreeKey
 from defserve.stores.identity import ServerIdentity, server_store
-from defserve.stores.memory import MemoryStore
+from defserve.stores.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

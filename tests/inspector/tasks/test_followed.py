@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
+from defserve.client.answers import Answers, responses
+from defserve.client.client import Client
+from defserve.client.tasks import ServerTask
 from defserve.errors import PeerError
-from defserve.host.answers import Answers, responses
-from defserve.host.client import Client
-from defserve.host.tasks import ServerTask
+from defserve.inspector import followed_tasks
+from defserve.inspector.followed_tasks import MOST_QUESTIONS, FollowedRecord, FollowedTask
 from defserve.inspector.questions import Questions
-from defserve.inspector.tasks import followed
-from defserve.inspector.tasks.followed import MOST_QUESTIONS, FollowedTask
-from defserve.inspector.tasks.record import FollowedRecord
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +62,7 @@ async def following(server: Asking) -> AsyncIterator[FollowedTask]:
 
 
 async def test_answers_that_are_refused_are_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed, "AWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(followed_tasks, "AWAY_SECONDS", 3600.0)
     server = Asking("roots/list")
     async with following(server) as task:
         await until(lambda: server.polls >= 5)
@@ -78,7 +77,7 @@ async def test_a_question_that_nobody_can_answer_is_told_and_asked_once(monkeypa
         asked.extend(result["inputRequests"])
         return await responses(result, answers)
 
-    monkeypatch.setattr(followed, "responses", counted)
+    monkeypatch.setattr(followed_tasks, "responses", counted)
     server = Asking("unheard/of")
     async with following(server) as task:
         await until(lambda: server.polls >= 10)

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 
 from defserve.errors import UsageError
 from defserve.kernel.config.entries import KernelConfig, ServerEntry, ToolMarks
-from defserve.kernel.config.fields import FILE, KERNEL, SERVER
-from defserve.kernel.config.lines import line_at, lines_of
-from defserve.kernel.config.loading import ConfigMistakes, load
+from defserve.kernel.config.loading import ConfigMistakes, line_at, lines_of, load
 from defserve.kernel.config.schema import schema, shipped, written
-from defserve.kernel.config.settings import Mistake
-from defserve.proxying.restarts import RestartPolicy
+from defserve.kernel.config.settings import FILE, KERNEL, SERVER, Mistake
+from defserve.proxying.mounted import RestartPolicy
 
 SEED = """
 [[servers]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.kernel.config.locating import locate
+from defserve.kernel.control import locate_config
 
 
 @pytest.fixture
@@ -24,20 +24,20 @@ def test_the_first_place_that_has_a_file_counts(here: Path) -> None:
     places = [here / "given.toml", here / "over.toml", here / "mgp.toml", here / "mcp.toml", user / "mgp/servers.toml"]
     for place in places:
         place.write_text("")
-    assert locate("given.toml", environ) == places[0]
-    assert locate(None, environ) == places[1]
+    assert locate_config("given.toml", environ) == places[0]
+    assert locate_config(None, environ) == places[1]
     del environ["MGP_CONFIG_PATH"]
     for place in places[2:]:
-        assert locate(None, environ) == place
+        assert locate_config(None, environ) == place
         place.unlink()
     with pytest.raises(UsageError, match="there is no mgp.toml"):
-        locate(None, environ)
+        locate_config(None, environ)
 
 
 @pytest.mark.req("MGP-15.2o")
 def test_a_named_file_that_does_not_exist_is_not_replaced_by_another(here: Path) -> None:
     (here / "mgp.toml").write_text("")
     with pytest.raises(UsageError, match="--config names gone"):
-        locate("gone.toml", {})
+        locate_config("gone.toml", {})
     with pytest.raises(UsageError, match="MGP_CONFIG_PATH names gone"):
-        locate(None, {"MGP_CONFIG_PATH": "gone.toml"})
+        locate_config(None, {"MGP_CONFIG_PATH": "gone.toml"})

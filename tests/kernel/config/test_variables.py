@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from defserve.kernel.config.entries import ServerLaunch
-from defserve.kernel.config.variables import Hidden, UnsetVariable, fill, unset_in
+from defserve.kernel.config.entries import Hidden, ServerLaunch, UnsetVariable, fill, unset_in
 
 ENVIRON = {"A": "alpha", "EMPTY": ""}
 

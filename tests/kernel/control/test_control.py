@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerGone, UsageError
-from defserve.kernel.control import listener
-from defserve.kernel.control.asking import ask, asking
-from defserve.kernel.control.listener import LONGEST_REQUEST, MOST_PEERS, controlled
-from defserve.kernel.control.places import located_kernel, own_place, places_of
+from defserve.kernel import control_listener
+from defserve.kernel.control import ask, asking, located_kernel, own_place, places_of
+from defserve.kernel.control_listener import LONGEST_REQUEST, MOST_PEERS, controlled
 from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio
@@ -169,7 +168,7 @@ async def test_another_user_is_told_nothing(config: Path, monkeypatch: pytest.Mo
     async with controlled(config, FakeKernel()) as path:
         assert path is not None
         other = os.getuid() + 1
-        monkeypatch.setattr(listener, "user_of", lambda one: other)
+        monkeypatch.setattr(control_listener, "user_of", lambda one: other)
         assert await raw(path, b'{"verb": "ps"}\n') == b""
 
 
@@ -239,7 +238,7 @@ def test_the_socket_of_a_kernel_that_does_not_listen_yet_is_left_to_it(config: P
 async def test_without_a_private_folder_the_kernel_serves_all_the_same(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listener, "own_place", lambda config: (_ for _ in ()).throw(UsageError("no folder")))
+    monkeypatch.setattr(control_listener, "own_place", lambda config: (_ for _ in ()).throw(UsageError("no folder")))
     async with controlled(config, FakeKernel()) as path:
         assert path is None
     assert "cannot be operated" in caplog.text

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from defserve.auth.principals import Principal
-from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
+from defserve.protocols.mgp.access import AccessPolicy, Entry
 from defserve.server.server import Server
 from tests.at_address import at_address
 from tests.kernel.governance.governing import governed, tool

@@ -167,7 +167,7 @@ async def test_the_grants_of_the_kernel_open_a_server_that_waits_for_them(tmp_pa
 async def test_a_server_that_does_not_take_decisions_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("defserve.proxying.conversations.granting.TELL_SECONDS", 0.2)
+    monkeypatch.setattr("defserve.proxying.conversations.TELL_SECONDS", 0.2)
     async with running(tmp_path, careful(tmp_path, silent=True)) as here:
         async with speaking(here.kernel.server, HANDSHAKE[-1], who=BOB) as peer:
             assert await look(peer) == "nobody said"

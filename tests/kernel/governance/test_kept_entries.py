@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve.kernel.kernel import Kernel
-from defserve.protocols.mgp.access.policy import AccessPolicy, Entry
+from defserve.protocols.mgp.access import AccessPolicy, Entry
 
 EVE: dict[str, Any] = {"entry_type": "server_grant", "agent_id": "eve", "permission": "deny"}
 EVES_TOOL: dict[str, Any] = {**EVE, "entry_type": "tool_grant", "tool_name": "act"}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.kernel.governance import pins as pins_module
 from defserve.kernel.governance.pins import MAX_SHOWN, HeldTool, Pin, Pins, digest_of
-from defserve.kernel.governance.state_file import StateFile
-from defserve.protocols.mgp.agreed import SECURITY_KEY
+from defserve.kernel.kernel import StateFile
+from defserve.protocols.mgp.terms import SECURITY_KEY
 from tests.kernel.governance.governing import Governed, governed, tool
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import HANDSHAKE

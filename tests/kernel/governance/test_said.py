@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from defserve import Server, dangerous, moderate
-from defserve.host.mgp.said import SaidMgp
+from defserve.client.mgp.server_claims import SaidMgp
 from defserve.kernel.config.entries import MgpEntry, ServerEntry, ServerLaunch
-from defserve.kernel.governance.said import contradictions, governed, true_extensions
-from defserve.kernel.governance.trust import level_of
-from defserve.tooling.export.mgp_entry import mgp_entry
+from defserve.kernel.governance.marks import contradictions, governed, level_of, true_extensions
+from defserve.tooling.export import mgp_entry
 from tests.kernel.running import Running, entry, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, offer, speaking

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.kernel.control.asking import ask
-from defserve.kernel.control.places import places_of
-from defserve.kernel.governance.state_file import KernelState, StateFile
+from defserve.kernel.control import ask, places_of
+from defserve.kernel.kernel import KernelState, StateFile
 from defserve.stores.files import locked
 from tests.kernel.governance.governing import governed, tool
 from tests.kernel.running import entry

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
+from defserve.kernel.client_import import ClientSettings, Imported, client_settings, imported
 from defserve.kernel.config.entries import ServerEntry
 from defserve.kernel.config.loading import load
-from defserve.kernel.importing.converting import Imported, imported
-from defserve.kernel.importing.sources import ClientSettings, client_settings
 
 
 def converted(folder: Path, entries: dict[str, Any]) -> tuple[Imported, dict[str, ServerEntry]]:

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from defserve.kernel.importing.converting import imported
-from defserve.kernel.importing.secrets import is_harmless
-from defserve.kernel.importing.sources import client_settings
+from defserve.kernel.client_import import client_settings, imported, is_harmless
 from tests.rows import for_each_row
 
 S = "hunter2supersecret9Zq"

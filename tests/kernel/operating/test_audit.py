@@ -15,9 +15,9 @@ import pytest
 
 from defserve import StaticTokens
 from defserve.auth.principals import LOCAL, Principal
-from defserve.cli.commands.serve.kernel import main
+from defserve.cli.commands.kernel import main
 from defserve.errors import UsageError
-from defserve.kernel.control.asking import ask
+from defserve.kernel.control import ask
 from tests.kernel.running import Running, entry, running
 from tests.listening import listening
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, speaking

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.commands.serve.kernel import main
+from defserve.cli.commands.kernel import main
 from defserve.errors import UsageError
-from defserve.kernel.control.asking import ask
+from defserve.kernel.control import ask
 from tests.kernel.governance.governing import Governed, governed, tool
 from tests.kernel.running import entry, running
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, speaking
@@ -269,7 +269,7 @@ async def test_a_decision_that_cannot_be_kept_is_refused_with_the_reason(
         raise OSError("No space left on device")
 
     async with governed(tmp_path, tool("look"), mgp=NEEDS, kernel=CLOSED) as one:
-        monkeypatch.setattr("defserve.kernel.governance.state_file.replace", full)
+        monkeypatch.setattr("defserve.kernel.kernel.replace_file", full)
         with pytest.raises(UsageError, match="No space left"):
             await asked(one, "permissions deny", id="s")
         with pytest.raises(UsageError):

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Server, UsageError
-from defserve.openapi.documents.loading import load
-from defserve.openapi.documents.yaml_text import read_yaml
+from defserve.openapi.documents import load_document, read_yaml
 from tests.openapi.apis import document, operation
 from tests.rows import for_each_row
 
@@ -40,11 +39,11 @@ def test_a_document_is_an_object_a_text_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "openapi.json"
     file.write_text("\ufeff" + json.dumps(DOCUMENT), encoding="utf-8")
     for source in (DOCUMENT, json.dumps(DOCUMENT), file, str(file), YAML):
-        assert load(source).content["openapi"].startswith("3.")
+        assert load_document(source).content["openapi"].startswith("3.")
 
 
 def test_yaml_is_read_as_json_would_be() -> None:
-    paths = load(YAML).content["paths"]
+    paths = load_document(YAML).content["paths"]
     assert paths["/a"]["get"]["parameters"][1]["schema"] == {
         "type": "string",
         "enum": ["no", "se", "on"],

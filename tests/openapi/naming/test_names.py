@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.openapi.documents.operations import Operation
-from defserve.openapi.naming.arguments import argument_name
-from defserve.openapi.naming.tools import names_of, preferred
+from defserve.openapi.names import argument_name, names_of, preferred
+from defserve.openapi.operations import Operation
 from tests.openapi.rules import ARGUMENT, NAME
 from tests.rows import for_each_row
 

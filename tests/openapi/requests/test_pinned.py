@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.errors import BadArguments, ToolError
-from defserve.openapi.documents.operations import operations
-from defserve.openapi.documents.references import References
-from defserve.openapi.requests.building import build
-from defserve.openapi.requests.plan import RequestPlan
-from defserve.openapi.schemas.schemas import Schemas
+from defserve.openapi.documents import References
+from defserve.openapi.operations import operations
+from defserve.openapi.request_building import build_request
+from defserve.openapi.request_plan import RequestPlan
+from defserve.openapi.schemas import Schemas
 from tests.openapi.apis import Json, RecordingApi, document, operation, parameter
 from tests.rows import for_each_row
 
@@ -95,10 +95,10 @@ def test_the_keys_of_an_object_name_no_other_parameter(key: str) -> None:
         references = References(document(paths))
         (one,) = operations(references)
         plan = RequestPlan(one, Schemas(references), ((place, "api_key"),))
-        build(one, plan, BASE, {"more": {"more": 1, "other": 2}}, ())
+        build_request(one, plan, BASE, {"more": {"more": 1, "other": 2}}, ())
         if (place, key) != ("cookie", "action"):
             with pytest.raises(BadArguments, match="another parameter has it"):
-                build(one, plan, BASE, {"more": {key: "x"}}, ())
+                build_request(one, plan, BASE, {"more": {key: "x"}}, ())
 
 
 @given(st.text(min_size=1, max_size=40), st.text(max_size=40))
@@ -107,7 +107,7 @@ def test_no_text_changes_anything_but_its_own_part(name: str, query: str) -> Non
     references = References(document(paths))
     (one,) = operations(references)
     try:
-        request = build(one, RequestPlan(one, Schemas(references), ()), BASE, {"id": name, "q": query}, ())
+        request = build_request(one, RequestPlan(one, Schemas(references), ()), BASE, {"id": name, "q": query}, ())
     except (BadArguments, ToolError):
         return
     parts = urlsplit(request.address)

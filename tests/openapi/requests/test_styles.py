@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from defserve.openapi.documents.operations import Parameter
-from defserve.openapi.requests.styles import cookie_pairs, in_header, in_path, query_pairs
+from defserve.openapi.operations import Parameter
+from defserve.openapi.request_building import cookie_pairs, in_header, in_path, query_pairs
 from tests.rows import for_each_row
 
 COLOURS = ["blue", "black", "brown"]

@@ -12,7 +12,7 @@ import pytest
 
 from defserve import Server
 from defserve.errors import BadArguments
-from defserve.protocols.mcp.tools.tools import Tool
+from defserve.protocols.mcp.tools import Tool
 from tests.effort import calls_of
 from tests.openapi.apis import Json, RecordingApi, document, operation
 from tests.openapi.rules import of_tool

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve import Server
-from defserve.binding.arguments.explicit import fits
+from defserve.binding.explicit_schema import fits
 from defserve.errors import BadArguments
-from defserve.openapi.documents.references import References
-from defserve.openapi.schemas.schemas import Schemas
+from defserve.openapi.documents import References
+from defserve.openapi.schemas import Schemas
 from tests.openapi.apis import Json, document, operation, parameter
 from tests.openapi.rules import broken
 from tests.rows import for_each_row

@@ -12,7 +12,7 @@ from typing import Any
 from commands import node
 from telling import GUEST, PLAN, drive
 
-from defserve.host import Answers, Client, ProcessLink, connect_url
+from defserve.client import Answers, Client, ProcessLink, connect_url
 
 
 class Ours:

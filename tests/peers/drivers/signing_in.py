@@ -16,7 +16,7 @@ from pathlib import Path
 from commands import MODULES, node, output
 from telling import PLAN, attempt
 
-from defserve.host import Client, ProcessLink
+from defserve.client import Client, ProcessLink
 
 HERE = Path(__file__).parent
 SECONDS = 60

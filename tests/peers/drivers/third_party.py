@@ -14,7 +14,7 @@ from typing import Any
 from commands import node
 from telling import PLAN, attempt, tell
 
-from defserve.host import Client, ProcessLink
+from defserve.client import Client, ProcessLink
 
 HERE = Path.cwd()
 PYTHON = str(Path(PLAN["package"]) / "bin" / "python")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from defserve import Server
-from defserve.runner.memory import serving
+from defserve.serve.lifespans import serving
 from tests.raw import PREFIX, STATELESS, Json, Raw
 
 OFFER: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import defserve
-from defserve.protocols.mcp.failures import SPECIFIED_CODES, is_busy_error, relayable_code
-from defserve.protocols.mcpl import errors as mcpl
+from defserve.protocols.mcp.errors import SPECIFIED_CODES, is_busy_error, relayable_code
+from defserve.protocols.mcpl import vocabulary as mcpl
 from tests.rows import for_each_row
 
 ROOT = Path(defserve.__file__).parent
@@ -21,22 +21,21 @@ RESERVED = range(-32099, -31999)
 # Which file may write which code of the range, and whose code it is.
 ALLOWED: dict[str, set[int]] = {
     # MCP 2026-07-28.
-    "transports/http/answering.py": {-32020, -32021, -32022},
-    "transports/http/streamable.py": {-32020},
+    "serve/http/streamable.py": {-32020, -32021, -32022},
     # The ends of the range, and what servers of ours said before: they are read, never sent.
-    "protocols/mcp/failures.py": {-32020, -32021, -32022, -32002, -32029, -32099, -32019},
+    "protocols/mcp/errors.py": {-32020, -32021, -32022, -32002, -32029, -32099, -32019},
     "protocols/mcp/lifecycle.py": {-32022},
-    "host/links/http.py": {-32020},
-    "host/eras.py": {-32020, -32021, -32022},
-    "host/tasks.py": {-32021},
+    "client/links/http.py": {-32020},
+    "client/eras.py": {-32020, -32021, -32022},
+    "client/tasks.py": {-32021},
     # MCP 2025-11-25 and before: a resource that does not exist; what other servers say of a lost session.
-    "cli/commands/use/read.py": {-32002},
-    "host/links/session_loss.py": {-32000, -32001},
+    "cli/commands/read.py": {-32002},
+    "client/links/event_streams.py": {-32000, -32001},
     # MCPL names these, and only its peers get them.
-    "protocols/mcpl/errors.py": {-32001, -32002, -32003, -32005, -32006, -32017, -32023, -32024},
+    "protocols/mcpl/vocabulary.py": {-32001, -32002, -32003, -32005, -32006, -32017, -32023, -32024},
     "inspector/page/panels/state.js": {-32005},
     # Opt-in, and only for sessions that began with a handshake: before 2026-07-28 the range was open.
-    "protocols/mcp/numbered_errors/extension.py": {-32001, -32002, -32003, -32004, -32005},
+    "protocols/mcp/numbered_errors.py": {-32001, -32002, -32003, -32004, -32005},
 }
 
 
@@ -65,7 +64,7 @@ def test_no_file_writes_a_reserved_code_that_is_not_in_the_table() -> None:
 
 def test_the_codes_of_mcpl_are_in_its_errors_alone() -> None:
     own = {getattr(value, "code", 0) for value in vars(mcpl).values() if isinstance(value, type)}
-    assert ALLOWED["protocols/mcpl/errors.py"] <= own
+    assert ALLOWED["protocols/mcpl/vocabulary.py"] <= own
 
 
 @given(st.integers(-33000, -31000))

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from defserve.protocols.mcp.identity import Identity
+from defserve.protocols.mcp.lifecycle import Identity
 
 
 def identity(module: str | None) -> Identity:

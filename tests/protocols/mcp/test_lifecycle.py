@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.host import Link
-from defserve.runner.memory import serving
+from defserve.client import Link
+from defserve.serve.lifespans import serving
 from tests.raw import HANDSHAKE, PREFIX, VERSIONS, raw
 from tests.rows import for_each_row
 

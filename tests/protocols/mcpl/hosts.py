@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from defserve import Server
-from defserve.host import connect_url
-from defserve.runner.memory import serving
+from defserve.client import connect_url
+from defserve.serve.lifespans import serving
 from tests.at_address import at_address
 from tests.protocols.mcpl.draft_05 import PATHS, check_answered, check_sent
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.protocols.mcpl.content import FinishedTurn, Turn
 from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.turns import FinishedTurn, Turn
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, text_of
 from tests.rows import for_each_row

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.errors import InvalidParams
+from defserve.protocols.mcpl.content import Turn
 from defserve.protocols.mcpl.policies import MOST_BYTES, MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
-from defserve.protocols.mcpl.turns import Turn
 from tests.effort import examples
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting

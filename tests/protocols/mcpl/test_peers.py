@@ -11,8 +11,8 @@ import pytest
 
 from defserve import Context, Server, UsageError
 from defserve.errors import NoBackChannel, PeerGone
-from defserve.protocols.mcpl.errors import AmbiguousPeer, FeatureDisabled, UnknownFeatureSet
 from defserve.protocols.mcpl.peers import everyone
+from defserve.protocols.mcpl.vocabulary import AmbiguousPeer, FeatureDisabled, UnknownFeatureSet
 from tests.protocols.mcpl.hosts import MCPL, Host, hosting, session_of
 from tests.raw import STATELESS, text_of, turns
 

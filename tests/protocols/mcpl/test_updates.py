@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve import Context, PeerError, Refused, Server
-from defserve.host import Mcpl
-from defserve.protocols.mcpl.channels.values import Channel, Message
-from defserve.protocols.mcpl.grants import MOST_NAMES
-from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.turns import FinishedTurn, InferenceEnd, Injection, Turn
+from defserve.client import Mcpl
+from defserve.protocols.mcpl.channels.messages import Channel, Message
+from defserve.protocols.mcpl.content import FinishedTurn, InferenceEnd, Injection, Turn
+from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY
 from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT
 from tests.effort import examples
 from tests.protocols.mcpl.draft_05 import PATHS

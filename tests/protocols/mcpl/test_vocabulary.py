@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.protocols.mcpl.grants import covers
+from defserve.protocols.mcpl.policies import covers
 from defserve.protocols.mcpl.vocabulary import PATHS, USES, V04, V05, vocabulary_of
 from tests.protocols.mcpl import appendix_b, draft_05
 from tests.rows import for_each_row

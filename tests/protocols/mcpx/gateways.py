@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Server as Socket
 from websockets.asyncio.server import ServerConnection, serve
 
-from defserve.protocols.mcpx.capabilities import matches
+from defserve.protocols.mcpx.envelope import matches
 
 Json = dict[str, Any]
 FULL = ("mcp/*", "chat")

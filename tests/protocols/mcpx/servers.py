@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve import Context, Server
-from defserve.protocols.mcpx.carrier import TopicCarrier
+from defserve.protocols.mcpx.extension import TopicCarrier
 from tests.protocols.mcpx.gateways import Json, TinyGateway
 
 

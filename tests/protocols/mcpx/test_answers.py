@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, PeerGone
-from defserve.host.mcpx.participant import join_topic
-from defserve.protocols.mcpx.errors import NotPresent
-from defserve.protocols.mcpx.unconfirmed import MOST_UNCONFIRMED, UnconfirmedMessages
+from defserve.protocols.mcpx.participant import NotPresent
+from defserve.protocols.mcpx.topic import MOST_UNCONFIRMED, UnconfirmedMessages
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.raw import until
 from tests.rows import for_each_row

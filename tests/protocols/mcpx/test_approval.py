@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.approval import ApprovalRules
-from defserve.protocols.mcpx.proposals import Proposal
+from defserve.protocols.mcpx.proposals import ApprovalRules, Proposal
 
 pytestmark = pytest.mark.req("MCPX-9")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.capabilities import LONGEST_KIND, PROFILES, Capabilities, matches, matches_strictly
+from defserve.protocols.mcpx.envelope import LONGEST_KIND, PROFILES, Capabilities, matches, matches_strictly
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 

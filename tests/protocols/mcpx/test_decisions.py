@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, UsageError
-from defserve.host.mcpx.participant import join_topic
-from defserve.protocols.mcpx.errors import ProposalNotPending
+from defserve.protocols.mcpx.participant import ProposalNotPending
 from defserve.protocols.mcpx.proposals import LONGEST_REASON, MOST_REJECTIONS, Proposal, Proposals
 from defserve.protocols.mcpx.topic import ProposalRejected, ProposalWithdrawn, TopicView
 from tests.protocols.mcpx.gateways import FULL, Stranger, gateway, stranger

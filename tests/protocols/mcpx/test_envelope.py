@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defserve.core.messages import Encoded
 from defserve.protocols.mcpx.envelope import PROTOCOL, BrokenEnvelope, Envelope, parse
-from defserve.wire.messages import Encoded
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0")

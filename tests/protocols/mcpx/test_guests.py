@@ -13,12 +13,12 @@ from pydantic import BaseModel
 from defserve import Context, Server, State, dangerous
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import PARTICIPANT_PREFIX, Principal, is_token_id
+from defserve.client import TopicClient, join_topic
 from defserve.core.extension import CarriedMessage
 from defserve.errors import ToolError, UsageError
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.policy import Admission
-from defserve.host import TopicClient, join_topic
-from defserve.protocols.mcpx.carrier import TopicCarrier
+from defserve.protocols.mcpx.extension import TopicCarrier
 from tests.gateway.in_memory import Ear
 from tests.gateway.topics import Running, eventually
 from tests.gateway.topics import gateway as our_gateway

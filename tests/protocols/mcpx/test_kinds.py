@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.kinds import MessageKind, is_reserved, kind_of, namespaced, parse_kind
+from defserve.protocols.mcpx.envelope import MessageKind, is_reserved, kind_of, namespaced, parse_kind
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0k")

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from defserve import Server
+from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, PeerTimeout, UsageError
-from defserve.host.mcpx.participant import join_topic
 from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.errors import NotCapable, ProposalNotPending
-from defserve.protocols.mcpx.participant import Participant
+from defserve.protocols.mcpx.participant import NotCapable, Participant, ProposalNotPending
 from defserve.protocols.mcpx.proposals import MOST_BYTES, MOST_OF_ONE_PROPOSER, Proposal, Proposals
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.protocols.mcpx.servers import calculator, call, joined

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.carrier import TopicCarrier
-from defserve.protocols.mcpx.checking import mismatch
-from defserve.protocols.mcpx.kinds import MessageKind, parse_kind
+from defserve.protocols.mcpx.envelope import MessageKind, mismatch, parse_kind
+from defserve.protocols.mcpx.extension import TopicCarrier
 from defserve.protocols.mcpx.topic import MOST_COUNTED, Presence, Spoofed, TopicView, Welcome
 
 Json = dict[str, Any]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from defserve import ApprovalRules, Participant, Proposal, Server
+from defserve.client import TopicClient, join_topic
 from defserve.errors import PeerError
-from defserve.host import TopicClient, join_topic
-from defserve.protocols.mcpx.errors import NotCapable
+from defserve.protocols.mcpx.participant import NotCapable
 from tests.gateway.topics import Running, gateway
 from tests.protocols.mcpx.servers import calculator
 from tests.raw import until

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from defserve.client.conversation import ClientConversation
 from defserve.core.call import Call
 from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
-from defserve.host.conversation import ClientConversation
-from defserve.protocols.mgp.agreed import NAME, sections
+from defserve.protocols.mgp.terms import NAME, sections
 
 FILES = sorted((Path(__file__).parent / "schemas").glob("*.json"))
 BEGIN = b'"notifications/mgp.'

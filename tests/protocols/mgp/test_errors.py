@@ -10,8 +10,9 @@ import pytest
 
 from defserve import Extension, Server, ToolError
 from defserve.errors import Declined, Draining, LimitExceeded, Refused, Rejected, TimedOut
-from defserve.protocols.mcp.failures import ERROR_KEY
-from defserve.protocols.mgp import errors, failures
+from defserve.protocols.mcp.errors import ERROR_KEY
+from defserve.protocols.mgp import errors
+from defserve.protocols.mgp import errors as failures
 from tests.raw import ERAS, PREFIX, STATELESS, VERSIONS, Json, raw, text_of
 from tests.rows import for_each_row
 
@@ -29,7 +30,7 @@ class Speaks(Extension):
         return self
 
     def failure(self, call: Any, error: BaseException) -> Any:
-        return failures.failure(call, error)
+        return failures.error_response(call, error)
 
 
 def failing(error: Exception, **options: Any) -> Server:
@@ -224,7 +225,7 @@ async def test_a_timeout_is_retried_where_that_does_no_harm(hint: str) -> None:
 
 
 async def test_a_timeout_that_was_swallowed_is_worded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("defserve.runner.timing.call_deadline.GRACE", 0.01)
+    monkeypatch.setattr("defserve.serve.engine.GRACE", 0.01)
     server, released = Server("slow", "1", extensions=[Speaks()]), asyncio.Event()
 
     @server.tool(timeout=0.01)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from defserve import AccessPolicy, Server, moderate
 from defserve.core.extension import Offer
-from defserve.protocols.mgp.agreed import SECTIONS, VERSION, agree
 from defserve.protocols.mgp.extension import METHODS
+from defserve.protocols.mgp.terms import SECTIONS, VERSION, agree
 from tests.protocols.mgp.callers import offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
 from tests.rows import for_each_row

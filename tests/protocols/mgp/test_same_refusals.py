@@ -32,7 +32,7 @@ from defserve import (
     moderate,
     validator,
 )
-from defserve.net import resolve
+from defserve.guard import egress
 from tests import asgi
 from tests.protocols.mgp.callers import offer
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw
@@ -208,7 +208,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     async def system(host: str, port: int) -> list[str]:
         return ["10.0.0.1"] if host == "inside.example.com" else ["93.184.216.34"]
 
-    monkeypatch.setattr(resolve, "system_resolver", system)
+    monkeypatch.setattr(egress, "system_resolver", system)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import CodeMode, Server, dangerous
-from defserve.search.options import Search
+from defserve.search.ranking import Search
 from tests.protocols.mgp.callers import Trail, code_of, speaking
 from tests.protocols.mgp.test_confirmation import ASKS, MGP, SESSION, next_message
 from tests.raw import ERAS, STATELESS, Json, Raw

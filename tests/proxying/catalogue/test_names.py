@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import UsageError
-from defserve.protocols.mcp.prefixes import Prefix
-from defserve.proxying.catalogue.names import LONGEST, ToolChoice, outer_name, problem_of
+from defserve.protocols.mcp.transforms import Prefix
+from defserve.proxying.mounted import MAX_NAME, ToolChoice, outer_name, problem_of
 from tests.rows import for_each_row
 
 PREFIXES = st.from_regex(r"[A-Za-z0-9_.-]{1,40}", fullmatch=True)
@@ -18,7 +18,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,57}", fullmatch=True)
 @given(PREFIXES, NAMES)
 def test_no_name_outside_is_too_long_and_it_is_always_the_same(prefix: str, name: str) -> None:
     outer = outer_name(Prefix(prefix), name)
-    assert len(outer) <= LONGEST
+    assert len(outer) <= MAX_NAME
     assert outer == outer_name(Prefix(prefix), name)
     assert outer.endswith(f"_{name}")
 

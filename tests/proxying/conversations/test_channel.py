@@ -8,11 +8,10 @@ import pytest
 from pydantic_core import from_json
 
 from defserve.auth.principals import Principal
-from defserve.host.eras import SessionTerms
-from defserve.proxying.conversations.channel import Channel, ChannelOwner
-from defserve.proxying.conversations.fronts import Front
+from defserve.client.eras import SessionTerms
+from defserve.core.messages import Request
+from defserve.proxying.channel import Channel, ChannelOwner, Front
 from defserve.proxying.targets import Secrets
-from defserve.wire.messages import Request
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import pytest
 from defserve import Server
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
-from defserve.proxying.conversations.fronts import front_of
-from defserve.runner.web_sessions import WebSessions
+from defserve.proxying.channel import front_of
+from defserve.serve.web_sessions import WebSessions
 
 pytestmark = pytest.mark.anyio
 

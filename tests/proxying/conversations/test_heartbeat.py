@@ -11,8 +11,8 @@ import pytest
 from defserve import Remote, Server
 from defserve.errors import MethodNotFound
 from defserve.extending import Call, Next
-from defserve.proxying.conversations.heartbeat import BackendHeartbeat
-from defserve.proxying.restarts import RestartPolicy
+from defserve.proxying.mounted import RestartPolicy
+from defserve.proxying.supervision import BackendHeartbeat
 from tests.at_address import at_address
 from tests.waiting import until
 

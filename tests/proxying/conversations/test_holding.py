@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from defserve.proxying.conversations.holding import HeldChannels
+from defserve.proxying.calls import HeldChannels
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,8 @@ import pytest
 
 from defserve import Server
 from defserve.errors import UsageError
-from defserve.stores.audit.anchors import AnchorUnavailable
-from defserve.stores.audit.chain import head_path
-from defserve.stores.audit.log import AuditLog, verify
+from defserve.stores.audit.chain import AnchorUnavailable, head_path
+from defserve.stores.audit.log_file import AuditLog, verify
 from tests.stores.redis_server import RedisServer
 from tests.waiting import wait_until
 

@@ -8,8 +8,7 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import AuditReport
-from defserve.stores.audit.key import VARIABLE, audit_key
-from defserve.stores.audit.log import AuditLog, verify
+from defserve.stores.audit.log_file import VARIABLE, AuditLog, audit_key, verify
 from defserve.stores.files import config_file
 
 

@@ -23,9 +23,9 @@ from pydantic import SecretStr
 
 from defserve.errors import UsageError
 from defserve.stores import files
-from defserve.stores.audit import log as audit_log
+from defserve.stores.audit import log_file as audit_log
 from defserve.stores.audit.chain import AuditReport, head_path
-from defserve.stores.audit.log import AuditLog, AuditUnavailable, verify
+from defserve.stores.audit.log_file import AuditLog, AuditUnavailable, verify
 from tests.effort import examples
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -220,7 +220,7 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(path: Path):
 
 @posix
 def test_a_second_process_is_refused(path: Path):
-    script = "import sys; from defserve.stores.audit.log import AuditLog; AuditLog(sys.argv[1], key=sys.argv[2])"
+    script = "import sys; from defserve.stores.audit.log_file import AuditLog; AuditLog(sys.argv[1], key=sys.argv[2])"
     with AuditLog(path, key=KEY):
         done = run_python(script, path)
     assert done.returncode == 1
@@ -232,7 +232,7 @@ def test_a_forked_child_is_told_to_open_its_own(path: Path):
     script = """
 import os, sys, warnings
 from defserve.errors import UsageError
-from defserve.stores.audit.log import AuditLog
+from defserve.stores.audit.log_file import AuditLog
 warnings.simplefilter("ignore")  # Python 3.12 advises against what is tried here
 log = AuditLog(sys.argv[1], key=sys.argv[2], linger=30)
 log.append({"who": "parent"})
@@ -253,7 +253,7 @@ os.wait()
 def test_what_is_pending_when_the_process_ends_is_written(path: Path):
     script = """
 import sys
-from defserve.stores.audit.log import AuditLog
+from defserve.stores.audit.log_file import AuditLog
 AuditLog(sys.argv[1], key=sys.argv[2], linger=30).append({"n": 1})
 """
     assert run_python(script, path).returncode == 0
@@ -521,7 +521,7 @@ def test_a_log_of_another_key_is_not_continued(path: Path):
 
 APPENDING = """
 import sys
-from defserve.stores.audit.log import AuditLog
+from defserve.stores.audit.log_file import AuditLog
 log = AuditLog(sys.argv[1], key=sys.argv[2], linger=0.001, head_events=20)
 n = int(sys.argv[3])
 while True:
@@ -671,7 +671,7 @@ def test_closing_on_a_full_disk_says_so_and_lets_go(path: Path, disk: Disk):
 def test_a_limit_of_the_system_on_file_size_is_met_in_the_same_way(path: Path):
     script = """
 import resource, sys
-from defserve.stores.audit.log import AuditLog, AuditUnavailable
+from defserve.stores.audit.log_file import AuditLog, AuditUnavailable
 log = AuditLog(sys.argv[1], key=sys.argv[2], linger=30)
 log.append({"n": 0}, durable=True)
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

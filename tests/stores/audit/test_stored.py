@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.protocols.mgp.audit.sinks import sinks_of
-from defserve.stores.audit.log import AuditLog, AuditUnavailable
-from defserve.stores.audit.stored import StoredAuditLog
-from defserve.stores.open import open_store
-from defserve.stores.spaces import AUDIT_LOGS
-from defserve.stores.store import StoreChange, StoreUnavailable
+from defserve.protocols.mgp.audit import sinks_of
+from defserve.stores.audit.log_file import AuditLog, AuditUnavailable
+from defserve.stores.audit.stored_log import StoredAuditLog
+from defserve.stores.identity import open_store
+from defserve.stores.store import AUDIT_LOGS, StoreChange, StoreUnavailable
 from tests.waiting import wait_until
 
 KEY = b"a key of sixteen bytes and more"
@@ -76,7 +75,7 @@ def test_an_event_that_is_not_durable_is_written_soon(address: str) -> None:
 
 WRITER = """
 import sys
-from defserve.stores.audit.stored import StoredAuditLog
+from defserve.stores.audit.stored_log import StoredAuditLog
 log = StoredAuditLog(sys.argv[1], key=b"a key of sixteen bytes and more")
 for number in range(40):
     log.append({"number": number, "by": sys.argv[2]}, durable=number % 3 == 0)

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.stores.checkpoints.contents import CheckpointContent, ContentTooDeep, draft
-from defserve.stores.checkpoints.ids import canonical
-from defserve.stores.checkpoints.patches import apply_patch
+from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent, ContentTooDeep, canonical, draft
+from defserve.stores.checkpoints.json_patches import apply_patch
 from tests.rows import for_each_row
 from tests.stores.checkpoints.json_values import text, values
 

@@ -9,8 +9,7 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.stores.checkpoints.diffs import diff, merge
-from defserve.stores.checkpoints.patches import apply_patch
+from defserve.stores.checkpoints.json_patches import apply_patch, diff, merge
 from tests.stores.checkpoints.json_values import text, values
 
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
-from defserve.stores.checkpoints.diffs import diff
-from defserve.stores.checkpoints.ids import canonical
-from defserve.stores.checkpoints.patches import BadPatch, apply_patch, is_shorter
+from defserve.stores.checkpoints.checkpoint_tree import canonical
+from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, diff, is_shorter
 from tests.rows import for_each_row
 from tests.stores.checkpoints.json_values import text, values
 

@@ -15,13 +15,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from defserve.errors import LimitExceeded, UsageError
-from defserve.stores.checkpoints import tree
-from defserve.stores.checkpoints.ids import RANDOM, FreshRandom, canonical, is_id, make_id, verify_id
-from defserve.stores.checkpoints.patches import apply_patch
-from defserve.stores.checkpoints.store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, StateTampered
-from defserve.stores.checkpoints.tree import SNAPSHOT_EVERY, CheckpointGone, CheckpointRecord, Retention, TreeKey
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Store, StoreChange, StoreCorrupt, StoreUnavailable
+from defserve.stores.checkpoints import checkpoint_tree
+from defserve.stores.checkpoints.checkpoint_store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, StateTampered
+from defserve.stores.checkpoints.checkpoint_tree import (
+    RANDOM,
+    SNAPSHOT_EVERY,
+    CheckpointGone,
+    CheckpointRecord,
+    FreshRandom,
+    Retention,
+    TreeKey,
+    canonical,
+    is_id,
+    make_id,
+    verify_id,
+)
+from defserve.stores.checkpoints.json_patches import apply_patch
+from defserve.stores.store import MemoryStore, Store, StoreChange, StoreCorrupt, StoreUnavailable
 from tests.effort import examples
 from tests.stores.conftest import Run
 
@@ -161,7 +171,7 @@ def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store,
 def test_a_small_content_is_kept_whole_and_its_patch_is_offered_all_the_same(
     run: Run, monkeypatch: pytest.MonkeyPatch, whole: int, form: str
 ):
-    monkeypatch.setattr(tree, "WHOLE", whole)
+    monkeypatch.setattr(checkpoint_tree, "WHOLE", whole)
     store = MemoryStore()
 
     async def story() -> None:
@@ -748,7 +758,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert [(at.id, at.parent) for at in found] == [
             (id, at.parent) for id, at in self.model.items() if self.is_kept(id)
         ]
-        assert len(tree.history(found, self.head)) >= 1 if self.head else not found
+        assert len(checkpoint_tree.history(found, self.head)) >= 1 if self.head else not found
 
     def teardown(self) -> None:
         assert self.run(self.trees[0].verify(self.key)) == []

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from defserve.stores.identity import ServerIdentity
-from defserve.stores.shared import writes
-from defserve.stores.shared.link import SharedLink
-from defserve.stores.shared.scripts import questions, sessions, streams, workers
+from defserve.stores.shared import lua_scripts, worker_link
+from defserve.stores.shared.worker_link import SharedLink
 from defserve.stores.store import StoreUnavailable
 from tests.stores.redis_server import client_of_own_redis
 from tests.waiting import until
@@ -33,17 +32,17 @@ def redis() -> Iterator[Any]:
 async def link(redis: Any) -> AsyncIterator[SharedLink]:
     link = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES)
     await link.start()
-    await link.run(sessions.OPEN, "s1", link.worker, TTL, "me", "3", "opener", "x")
-    await link.run(streams.BEGIN, "s1", "c", link.worker, '"id"', "me", "", TTL)
+    await link.run(lua_scripts.OPEN_SESSION, "s1", link.worker, TTL, "me", "3", "opener", "x")
+    await link.run(lua_scripts.BEGIN_STREAM, "s1", "c", link.worker, '"id"', "me", "", TTL)
     yield link
     await link.stop()
 
 
 def append(link: SharedLink, number: int, replies: list[Any], kind: str = "message") -> None:
-    args = streams.appending(
+    args = lua_scripts.append_arguments(
         b"data", session="s1", stream="c", producer="me", number=number, kind=kind, ttl=TTL, most_events=1000
     )
-    link.write(streams.APPEND, *args, done=replies.append)
+    link.write(lua_scripts.APPEND_EVENT, *args, done=replies.append)
 
 
 @pytest.mark.parametrize("trouble", ["it is full", "it is a replica", "it is cut off"])
@@ -91,17 +90,17 @@ async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedL
 
 
 async def test_text_counts_as_what_waits_to_be_written(link: SharedLink, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(writes, "QUEUED_BYTES", 1000)
-    link.write(workers.PUBLISH, "", "", "t", "x" * 1001)
+    monkeypatch.setattr(worker_link, "QUEUED_BYTES", 1000)
+    link.write(lua_scripts.PUBLISH_NEWS, "", "", "t", "x" * 1001)
     assert link.is_full
     await until(lambda: not link.is_full)
 
 
 async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: SharedLink):
     for name in ("d", "e", "f"):
-        await link.run(streams.BEGIN, "s1", name, link.worker, '"id"', "me", "", TTL)
+        await link.run(lua_scripts.BEGIN_STREAM, "s1", name, link.worker, '"id"', "me", "", TTL)
         fields = {"session": "s1", "stream": name, "producer": "me", "number": 1, "kind": "end"}
-        await link.run(streams.APPEND, *streams.appending(b"", **fields, ttl=TTL, most_ended=2))
+        await link.run(lua_scripts.APPEND_EVENT, *lua_scripts.append_arguments(b"", **fields, ttl=TTL, most_ended=2))
     assert [redis.exists(f"p:server:name=notes:shared:stream:s1:{name}") for name in ("c", "d", "e", "f")] == [
         1,
         0,
@@ -127,26 +126,28 @@ async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed
     link.lease_lost.append(lambda: lost.append(True))
     absent, size = "absent", 8 * 1024 * 1024
     redis.set(f"p:server:name=notes:shared:lease:{absent}", 1)
-    sent = [await link.run(workers.MAIL, "", "", absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
-    assert sent == [1] * 7 + [workers.FULL] * 2
+    sent = [await link.run(lua_scripts.SEND_MAIL, "", "", absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
+    assert sent == [1] * 7 + [lua_scripts.MAILBOX_FULL] * 2
     assert redis.xlen(f"p:server:name=notes:shared:mail:{absent}") == 7
     last = redis.xrevrange(f"p:server:name=notes:shared:mail:{absent}", count=1)[0][0]
     # It comes back, and has read all of it: there is room again, and it is told that something is missing.
-    assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 0
-    assert await link.run(workers.RENEW, absent, TTL, "0-0", last) == 1
-    assert await link.run(workers.MAIL, "", "", absent, "t", "letter", "d", b"x" * size) == 1
+    assert await link.run(lua_scripts.RENEW_LEASE, absent, TTL, "0-0", last) == 0
+    assert await link.run(lua_scripts.RENEW_LEASE, absent, TTL, "0-0", last) == 1
+    assert await link.run(lua_scripts.SEND_MAIL, "", "", absent, "t", "letter", "d", b"x" * size) == 1
 
 
 async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: SharedLink):
     before = redis.dbsize()
-    assert [await link.run(workers.MAIL, "", "", f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)] == [0] * 5
+    assert [await link.run(lua_scripts.SEND_MAIL, "", "", f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)] == [
+        0
+    ] * 5
     assert redis.dbsize() == before
 
 
 @pytest.mark.slow
 async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):
     for _ in range(10):
-        await link.run(workers.PUBLISH, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
+        await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
     assert redis.xlen("p:server:name=notes:shared:news") == 8
 
 
@@ -160,21 +161,24 @@ async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, l
     link.news_lost.append(lambda: happened.append("lost"))
     link.caught_up.append(caught_up)
     for text in ("a", "ä"):
-        await link.run(workers.PUBLISH, "", "", "t", "x", "d", text)
+        await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", text)
     await until(lambda: happened == ["a", "ä"])
     redis.hincrby("p:server:name=notes:shared:size:news", "added", 10)  # as if there had been more, which is trimmed
     for text in ("b", "c"):
-        await link.run(workers.PUBLISH, "", "", "t", "x", "d", text)
+        await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", text)
     await until(lambda: happened[-1] == "c")
     assert happened == ["a", "ä", "lost", "tables", "b", "c"]
 
 
 async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any, link: SharedLink):
     fields = {"session": "s1", "stream": "c", "producer": "me", "number": 1, "kind": "request"}
-    await link.run(streams.APPEND, *streams.appending(b"?", **fields, question="absent.1", asker="me", ttl=TTL))
+    await link.run(
+        lua_scripts.APPEND_EVENT,
+        *lua_scripts.append_arguments(b"?", **fields, question="absent.1", asker="me", ttl=TTL),
+    )
     redis.hset("p:server:name=notes:shared:size:mail:absent", "added", 64 * 1024 * 1024)
-    answer = (questions.ANSWER, "s1", "absent.1", "absent", b"yes", "me")
-    assert await link.run(*answer) == questions.FULL
+    answer = (lua_scripts.ANSWER_QUESTION, "s1", "absent.1", "absent", b"yes", "me")
+    assert await link.run(*answer) == lua_scripts.MAILBOX_FULL
     redis.hset("p:server:name=notes:shared:size:mail:absent", "read", 64 * 1024 * 1024)
     assert [await link.run(*answer) for _ in range(2)] == [1, 0]
 
@@ -209,7 +213,7 @@ async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
     link.receive("x", lambda fields, id: received.append(fields["d"]))
     monkeypatch.setattr(link._writes, "_send", lose_the_reply)
     link.publish("t", "x", "d", "first")
-    link.write_once(workers.MAIL, link.worker, "t", "x", "d", "second")
+    link.write_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", "second")
     await link.written(20)
     link.publish("t", "x", "d", "third")
     await until(lambda: b"third" in received)
@@ -221,27 +225,27 @@ async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_on
         redis.set(f"p:server:name=notes:shared:read:{worker}", read)
     redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
     redis.hset("p:server:name=notes:shared:session:s1", "delivered", "4-0")
-    second = await link.run(sessions.CLAIM, "s1", "second")
-    third = await link.run(sessions.CLAIM, "s1", "third")
+    second = await link.run(lua_scripts.CLAIM_SESSION, "s1", "second")
+    third = await link.run(lua_scripts.CLAIM_SESSION, "s1", "third")
     assert second[0] == third[0] == b"5-0"
     for number, (_, claim) in enumerate((second, third)):  # the first is not the owner any more
-        await link.run(sessions.GOT_TO, "s1", claim, f"7-{number}")
+        await link.run(lua_scripts.MARK_DELIVERED, "s1", claim, f"7-{number}")
     assert redis.hget("p:server:name=notes:shared:session:s1", "since") == b"7-1"
-    assert await link.run(sessions.CAUGHT_UP, "s1", second[1]) == 0
-    assert await link.run(sessions.CAUGHT_UP, "s1", third[1]) == 1
-    assert await link.run(sessions.GOT_TO, "s1", third[1], "8-0") == 0
-    assert (await link.run(sessions.CLAIM, "s1", "fourth"))[0] == b"9-0"
+    assert await link.run(lua_scripts.END_CATCH_UP, "s1", second[1]) == 0
+    assert await link.run(lua_scripts.END_CATCH_UP, "s1", third[1]) == 1
+    assert await link.run(lua_scripts.MARK_DELIVERED, "s1", third[1], "8-0") == 0
+    assert (await link.run(lua_scripts.CLAIM_SESSION, "s1", "fourth"))[0] == b"9-0"
 
 
 async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_later_one(redis: Any, link: SharedLink):
     redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
     redis.hset("p:server:name=notes:shared:session:s1", "delivered", "4-0")
-    first = await link.run(sessions.CLAIM, "s1", "again")
-    await link.run(sessions.CLAIM, "s1", "other")
-    second = await link.run(sessions.CLAIM, "s1", "again")
-    assert await link.run(sessions.GOT_TO, "s1", first[1], "8-0") == 0
-    assert await link.run(sessions.CAUGHT_UP, "s1", first[1]) == 0
-    assert await link.run(sessions.CLAIM, "s1", "again") == second
+    first = await link.run(lua_scripts.CLAIM_SESSION, "s1", "again")
+    await link.run(lua_scripts.CLAIM_SESSION, "s1", "other")
+    second = await link.run(lua_scripts.CLAIM_SESSION, "s1", "again")
+    assert await link.run(lua_scripts.MARK_DELIVERED, "s1", first[1], "8-0") == 0
+    assert await link.run(lua_scripts.END_CATCH_UP, "s1", first[1]) == 0
+    assert await link.run(lua_scripts.CLAIM_SESSION, "s1", "again") == second
 
 
 async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
@@ -265,9 +269,9 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
 async def read_everywhere(redis: Any, link: SharedLink, received: list[bytes]) -> None:
     """Have the link read one entry of each of its streams, so that it goes on from there."""
     link.receive("x", lambda fields, id: received.append(fields["d"]))
-    await link.run(workers.PUBLISH, "", "", "t", "x", "d", "news")
-    await link.run(workers.MAIL, "", "", link.worker, "t", "x", "d", "mail")
-    await link.run(workers.SIGNAL, "t", "x", "d", "signal")
+    await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", "news")
+    await link.run(lua_scripts.SEND_MAIL, "", "", link.worker, "t", "x", "d", "mail")
+    await link.run(lua_scripts.SEND_SIGNAL, "t", "x", "d", "signal")
     await until(lambda: sorted(received) == [b"mail", b"news", b"signal"])
     received.clear()
 
@@ -331,5 +335,5 @@ async def test_news_that_came_while_a_link_was_away_is_received_even_if_what_was
 
 async def test_mail_of_a_store_with_its_clock_behind_is_not_dropped_before_it_is_read(redis: Any, link: SharedLink):
     redis.xadd("p:server:name=notes:shared:mail:absent", {"t": "x"}, id="5-0")
-    await link.run(workers.RENEW, "absent", TTL, "0-0", "99-0")
+    await link.run(lua_scripts.RENEW_LEASE, "absent", TTL, "0-0", "99-0")
     assert redis.xlen("p:server:name=notes:shared:mail:absent") == 1

@@ -11,8 +11,8 @@ import pytest
 
 from defserve.errors import TimedOut
 from defserve.stores.identity import ServerIdentity
-from defserve.stores.shared.link import SharedLink
-from defserve.stores.shared.once import SharedOnce
+from defserve.stores.shared.shared_tables import SharedOnce
+from defserve.stores.shared.worker_link import SharedLink
 from defserve.stores.store import StoreUnavailable
 from tests.stores.redis_server import RedisServer
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from defserve.stores.shared.scripts import questions, sessions, streams, workers
+from defserve.stores.shared import lua_scripts
 
 WORKERS = ("aa", "bb", "cc")
 TTL = 600_000
@@ -55,8 +55,8 @@ class SharedScripts(RuleBasedStateMachine):
         self.prefix = f"{next(self.prefixes)}:"
         self.alive = set(WORKERS)
         for worker in WORKERS:
-            self.run(workers.RENEW, worker, TTL, "0-0", "0-0")
-        assert self.run(sessions.OPEN, "s1", "aa", TTL, "me", "3", "opener", "x") == 1
+            self.run(lua_scripts.RENEW_LEASE, worker, TTL, "0-0", "0-0")
+        assert self.run(lua_scripts.OPEN_SESSION, "s1", "aa", TTL, "me", "3", "opener", "x") == 1
         self.owner, self.is_over, self.made = "aa", False, count(1)
         self.own = Stream("s", "")
         self.streams = [self.own]
@@ -73,16 +73,16 @@ class SharedScripts(RuleBasedStateMachine):
     ) -> tuple[Any, bytes]:
         data = f"{stream.name} {next(self.made)}".encode()
         fields = {"session": "s1", "stream": stream.name, "producer": producer, "number": number, "kind": kind}
-        args = streams.appending(data, **fields, asker="me", ttl=TTL, **more, **BOUNDS)
-        return self.run(streams.APPEND, *args), data
+        args = lua_scripts.append_arguments(data, **fields, asker="me", ttl=TTL, **more, **BOUNDS)
+        return self.run(lua_scripts.APPEND_EVENT, *args), data
 
     def expected(self, stream: Stream, reply: Any, data: bytes, kind: str) -> None:
         if self.is_over:
-            assert reply == [streams.OVER]
+            assert reply == [lua_scripts.SESSION_OVER]
         elif stream.result is not None:
-            assert reply == [streams.ENDED]
+            assert reply == [lua_scripts.STREAM_ENDED]
         else:
-            assert reply[:3] == [streams.ADDED, len(stream.events) + 1, len(stream.events)]
+            assert reply[:3] == [lua_scripts.EVENT_ADDED, len(stream.events) + 1, len(stream.events)]
             stream.events.append(data)
             if kind == "result":
                 stream.result = data
@@ -94,7 +94,7 @@ class SharedScripts(RuleBasedStateMachine):
     def begin_call(self, worker: str) -> None:
         stream = Stream(f"{worker}.{next(self.made)}", worker)
         for _ in range(2):
-            assert self.run(streams.BEGIN, "s1", stream.name, worker, '"id"', "me", "", TTL) == 1
+            assert self.run(lua_scripts.BEGIN_STREAM, "s1", stream.name, worker, '"id"', "me", "", TTL) == 1
         self.streams.append(stream)
 
     @rule(data=st.data(), kind=st.sampled_from(("message", "message", "result")), times=st.integers(1, 2))
@@ -112,7 +112,7 @@ class SharedScripts(RuleBasedStateMachine):
                 if was_taken:
                     stream.sent[producer] = number
             else:  # sent again, because the reply got lost
-                assert reply in ([streams.REPEATED], [streams.ENDED], [streams.OVER])
+                assert reply in ([lua_scripts.EVENT_REPEATED], [lua_scripts.STREAM_ENDED], [lua_scripts.SESSION_OVER])
 
     @rule(data=st.data())
     def say_too_early(self, data: Any) -> None:
@@ -120,7 +120,7 @@ class SharedScripts(RuleBasedStateMachine):
         stream = data.draw(st.sampled_from(self.streams))
         producer = stream.worker or "bb"
         reply, _ = self.append(stream, producer, stream.sent.get(producer, 0) + 2)
-        assert reply[0] in (streams.OUT_OF_ORDER, streams.ENDED, streams.OVER)
+        assert reply[0] in (lua_scripts.OUT_OF_ORDER, lua_scripts.STREAM_ENDED, lua_scripts.SESSION_OVER)
 
     @rule(worker=st.sampled_from(WORKERS))
     def die(self, worker: str) -> None:
@@ -130,7 +130,7 @@ class SharedScripts(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def live(self, worker: str) -> None:
-        self.run(workers.RENEW, worker, TTL, "0-0", "0-0")
+        self.run(lua_scripts.RENEW_LEASE, worker, TTL, "0-0", "0-0")
         self.alive.add(worker)
 
     @rule(data=st.data())
@@ -142,7 +142,7 @@ class SharedScripts(RuleBasedStateMachine):
         stream = data.draw(st.sampled_from(calls))
         reply, said = self.append(stream, "", "", "result", dead=stream.worker)
         if not self.is_over and stream.worker in self.alive:
-            assert reply == [streams.ALIVE]
+            assert reply == [lua_scripts.STREAM_ALIVE]
         else:
             self.expected(stream, reply, said, "result")
 
@@ -155,9 +155,9 @@ class SharedScripts(RuleBasedStateMachine):
         stream = data.draw(st.sampled_from(self.streams))
         seen = [0, *(reader.cursor for reader in self.readers if reader.stream is stream)]
         reader = Reader(stream, f"{worker}/{next(self.made)}", data.draw(st.sampled_from(seen)))
-        assert self.run(streams.ATTACH, "s1", stream.name, "nobody", reader.token, "me", TTL) == 0
+        assert self.run(lua_scripts.ATTACH_READER, "s1", stream.name, "nobody", reader.token, "me", TTL) == 0
         for _ in range(2):
-            assert self.run(streams.ATTACH, "s1", stream.name, stream.reader, reader.token, "me", TTL) == 1
+            assert self.run(lua_scripts.ATTACH_READER, "s1", stream.name, stream.reader, reader.token, "me", TTL) == 1
         stream.reader = reader.token
         self.readers.append(reader)
 
@@ -165,7 +165,7 @@ class SharedScripts(RuleBasedStateMachine):
     @rule(data=st.data(), most=st.integers(1, 3))
     def fetch(self, data: Any, most: int) -> None:
         reader = data.draw(st.sampled_from(self.readers))
-        entries, _, _ = self.run(streams.FETCH, "s1", reader.stream.name, reader.cursor, most)
+        entries, _, _ = self.run(lua_scripts.FETCH_EVENTS, "s1", reader.stream.name, reader.cursor, most)
         for place, fields in entries:
             reader.cursor = int(place.partition(b"-")[0])
             reader.got.append(fields[5])
@@ -187,7 +187,7 @@ class SharedScripts(RuleBasedStateMachine):
         question = data.draw(st.sampled_from(sorted(self.questions)))
         worker = question.partition(".")[0]
         was_open = self.questions[question] and not self.is_over
-        assert self.run(questions.ANSWER, "s1", question, worker, question, "me") == int(was_open)
+        assert self.run(lua_scripts.ANSWER_QUESTION, "s1", question, worker, question, "me") == int(was_open)
         if was_open:
             self.questions[question] = False
             self.answers.setdefault(worker, []).append(question)
@@ -196,15 +196,15 @@ class SharedScripts(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_up(self, data: Any) -> None:
         question = data.draw(st.sampled_from(sorted(self.questions)))
-        self.run(questions.RELEASE, "s1", question)
+        self.run(lua_scripts.RELEASE_QUESTION, "s1", question)
         self.questions[question] = False
 
     @rule(worker=st.sampled_from(WORKERS))
     def load(self, worker: str) -> None:
-        found = self.run(sessions.LOAD, "s1")
+        found = self.run(lua_scripts.LOAD_SESSION, "s1")
         assert (found is None) == self.is_over
         assert found is None or bool(found[1]) == (self.owner in self.alive)
-        claims = [self.run(sessions.CLAIM, "s1", worker) for _ in range(2)]  # the first reply may get lost
+        claims = [self.run(lua_scripts.CLAIM_SESSION, "s1", worker) for _ in range(2)]  # the first reply may get lost
         assert claims[0] == claims[1]
         if self.is_over:
             assert claims[0] is None
@@ -223,7 +223,7 @@ class SharedScripts(RuleBasedStateMachine):
             id = data.draw(st.sampled_from(self.delivered))
         reply, said = self.append(self.own, worker, "", news=id)
         if id in self.delivered:
-            assert reply == [streams.REPEATED]
+            assert reply == [lua_scripts.EVENT_REPEATED]
         else:
             self.delivered.append(id)
             self.expected(self.own, reply, said, "message")
@@ -231,7 +231,7 @@ class SharedScripts(RuleBasedStateMachine):
     @precondition(lambda self: len(self.streams) > 3)
     @rule()
     def end(self) -> None:
-        assert self.run(sessions.END, "s1") == int(not self.is_over)
+        assert self.run(lua_scripts.END_SESSION, "s1") == int(not self.is_over)
         self.is_over = True
         assert not [key for key in self.redis.keys(f"{self.prefix}*") if b":s1" in key.removeprefix(b"session")]
 

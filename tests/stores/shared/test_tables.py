@@ -14,10 +14,10 @@ from redis import Redis
 
 from defserve import AccessPolicy, Entry, Server
 from defserve.errors import LimitExceeded
-from defserve.serving.sharing.entries import SharedEntries
+from defserve.server.shared_features import SharedEntries
 from defserve.stores.identity import ServerIdentity
-from defserve.stores.shared import tables
-from defserve.stores.shared.link import SharedLink
+from defserve.stores.shared import shared_tables
+from defserve.stores.shared.worker_link import SharedLink
 from tests.stores.redis_server import RedisServer
 from tests.waiting import until
 
@@ -36,7 +36,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(tables, "MOST_BYTES", ROOM)
+    monkeypatch.setattr(shared_tables, "MOST_BYTES", ROOM)
     with Redis(unix_socket_path=str(server.socket)) as client:
         client.flushall()
         yield client
@@ -109,14 +109,14 @@ async def test_what_the_loop_decides_and_the_store_has_no_room_for_is_logged_and
 ):
     one, _ = processes
     await fill(one)
-    monkeypatch.setattr(tables, "MOST_BYTES", 1)
+    monkeypatch.setattr(shared_tables, "MOST_BYTES", 1)
     caplog.set_level(logging.ERROR, "defserve")
     one.policy.grant(Entry("server_grant", "new"))
     one.policy.revoke("declared")
     await until(lambda: len(caplog.messages) == 2 and one.link.is_written)
     assert "is full" in caplog.messages[0]
     await until(lambda: not allowed(one, "new"))
-    monkeypatch.setattr(tables, "MOST_BYTES", 10 * ROOM)
+    monkeypatch.setattr(shared_tables, "MOST_BYTES", 10 * ROOM)
     await asyncio.to_thread(one.policy.grant, Entry("server_grant", "next"))
     await one.entries._table._load()
     assert allowed(one, "next") and not allowed(one, "declared")
@@ -130,7 +130,7 @@ async def test_what_another_process_revokes_while_an_entry_is_put_stays_revoked(
 
     async def interrupted(script: str, *args: Any) -> Any:
         reply = await run(script, *args)
-        if script is tables.PUT and not seen:
+        if script is shared_tables.PUT_ENTRY and not seen:
             seen.append("put")
             await until(lambda: allowed(two, "ada"))
             await asyncio.to_thread(two.policy.revoke, "ada")

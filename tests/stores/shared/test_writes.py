@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from defserve.stores.identity import ServerIdentity
-from defserve.stores.shared.link import SharedLink
-from defserve.stores.shared.scripts import workers
+from defserve.stores.shared import lua_scripts
+from defserve.stores.shared.worker_link import SharedLink
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -28,11 +28,11 @@ async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_or
     link.receive("x", lambda fields, id: received.append(fields["d"]))
     for turn in range(2):
         link.publish("t", "x", "d", f"news {turn}")
-        link.write_once(workers.MAIL, link.worker, "t", "x", "d", f"mail {turn}")
+        link.write_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", f"mail {turn}")
         await until(lambda turn=turn: len(received) == 2 * turn + 2)
         # As if it was started again, and another worker was there first.
         redis.script_flush()
-        redis.script_load(workers.MAIL)
+        redis.script_load(lua_scripts.SEND_MAIL)
         await link._writes._redis.connection_pool.disconnect()
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from defserve.stores.sqlite.store import SqliteStore
+from defserve.stores.sqlite import SqliteStore
 from defserve.stores.store import StoreChange
 
 PLACES = 8

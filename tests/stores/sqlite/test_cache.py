@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from defserve.stores.sqlite.cache import MOST, SMALL, SqliteCache
-from defserve.stores.sqlite.store import SqliteStore
+from defserve.stores.sqlite import SqliteStore
+from defserve.stores.sqlite_entries import MOST, SMALL, SqliteCache
 from defserve.stores.store import StoreChange
 from tests.effort import examples
 from tests.stores.conftest import Run

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.stores.memory import MemoryStore
-from defserve.stores.sqlite.entries import Lookup, apply_changes, find, values
-from defserve.stores.sqlite.store import MIGRATIONS
-from defserve.stores.store import StoreChange
+from defserve.stores.sqlite import MIGRATIONS
+from defserve.stores.sqlite_entries import Lookup, apply_changes, find, values
+from defserve.stores.store import MemoryStore, StoreChange
 
 NOW = 1_000.0
 

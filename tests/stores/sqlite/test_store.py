@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.stores.checkpoints.store import CheckpointStore
-from defserve.stores.sqlite import store as sqlite
-from defserve.stores.sqlite.store import APPLICATION, MIGRATIONS, SqliteStore
+from defserve.stores import sqlite
+from defserve.stores.checkpoints.checkpoint_store import CheckpointStore
+from defserve.stores.sqlite import APPLICATION, MIGRATIONS, SqliteStore
 from defserve.stores.store import StoreBusy, StoreChange, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 from tests.rows import for_each_row
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from defserve.stores.sqlite.worker import WorkerThread
+from defserve.stores.sqlite import WorkerThread
 from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio

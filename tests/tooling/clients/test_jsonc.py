@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.tooling.clients import jsonc
-from defserve.tooling.clients.documents import BrokenDocument, NotEditable
+from defserve.tooling import jsonc
+from defserve.tooling.jsonc import BrokenDocument, NotEditable
 from tests.effort import examples
 from tests.rows import for_each_row
 

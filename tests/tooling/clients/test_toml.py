@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.tooling.clients import toml
-from defserve.tooling.clients.documents import BrokenDocument, NotEditable
+from defserve.tooling import toml_tables
+from defserve.tooling.jsonc import BrokenDocument, NotEditable
 from tests.rows import for_each_row
 
 PATH = ("mcp_servers", "calc")
@@ -34,23 +34,23 @@ text = """
 
 
 def test_a_server_goes_to_the_end() -> None:
-    assert toml.put(SETTINGS, PATH, ENTRY) == f"{SETTINGS}\n{TABLES}"
-    assert toml.put("", PATH, ENTRY) == TABLES
+    assert toml_tables.put(SETTINGS, PATH, ENTRY) == f"{SETTINGS}\n{TABLES}"
+    assert toml_tables.put("", PATH, ENTRY) == TABLES
 
 
 def test_putting_in_and_taking_out_again_gives_the_same_text() -> None:
-    assert toml.remove(toml.put(SETTINGS, PATH, ENTRY), PATH) == SETTINGS
+    assert toml_tables.remove(toml_tables.put(SETTINGS, PATH, ENTRY), PATH) == SETTINGS
 
 
 def test_a_known_server_is_replaced_in_its_place() -> None:
     before = f"a = 1\n\n# about calc\n{TABLES}\n# about b\n[b]\nc = 1\n"
     after = 'a = 1\n\n# about calc\n[mcp_servers.calc]\nurl = "u"\n\n# about b\n[b]\nc = 1\n'
-    assert toml.put(before, PATH, {"url": "u"}) == after
+    assert toml_tables.put(before, PATH, {"url": "u"}) == after
 
 
 def test_the_same_server_again_changes_nothing() -> None:
-    once = toml.put(SETTINGS, PATH, ENTRY)
-    assert toml.put(once, PATH, ENTRY) == once
+    once = toml_tables.put(SETTINGS, PATH, ENTRY)
+    assert toml_tables.put(once, PATH, ENTRY) == once
 
 
 @for_each_row(
@@ -65,29 +65,29 @@ def test_the_same_server_again_changes_nothing() -> None:
     ],
 )
 def test_however_a_server_is_written_it_can_be_taken_out(text: str, left: str) -> None:
-    assert toml.remove(text, PATH) == left
+    assert toml_tables.remove(text, PATH) == left
 
 
 def test_servers_written_as_one_value_are_edited_inside_it() -> None:
     text = "# mine\nmcp_servers = {calc = {a = 1}, b = {}}\n"
-    assert tomllib.loads(toml.put(text, PATH, ENTRY)) == {"mcp_servers": {"calc": ENTRY, "b": {}}}
-    assert tomllib.loads(toml.remove(text, PATH)) == {"mcp_servers": {"b": {}}}
-    assert toml.remove(text, PATH).startswith("# mine\nmcp_servers = {")
+    assert tomllib.loads(toml_tables.put(text, PATH, ENTRY)) == {"mcp_servers": {"calc": ENTRY, "b": {}}}
+    assert tomllib.loads(toml_tables.remove(text, PATH)) == {"mcp_servers": {"b": {}}}
+    assert toml_tables.remove(text, PATH).startswith("# mine\nmcp_servers = {")
 
 
 def test_a_server_in_several_places_is_removed_from_all_of_them() -> None:
     text = "[mcp_servers.calc]\na = 1\n# about n\n[n]\n\n[mcp_servers.calc.env]\nb = 1\n\n# about q\n[q]\n"
-    assert toml.remove(text, PATH) == "# about n\n[n]\n\n# about q\n[q]\n"
+    assert toml_tables.remove(text, PATH) == "# about n\n[n]\n\n# about q\n[q]\n"
 
 
 def test_a_place_that_is_no_table_is_refused() -> None:
     with pytest.raises(NotEditable, match="mcp_servers is not a table"):
-        toml.put("mcp_servers = 1\n", PATH, ENTRY)
+        toml_tables.put("mcp_servers = 1\n", PATH, ENTRY)
 
 
 def test_what_is_broken_is_named_with_its_line() -> None:
     with pytest.raises(BrokenDocument) as caught:
-        toml.put("a = 1\nb = = 2\n", PATH, ENTRY)
+        toml_tables.put("a = 1\nb = = 2\n", PATH, ENTRY)
     assert caught.value.line == 2
 
 
@@ -119,7 +119,7 @@ def test_removing_a_server_from_the_middle_keeps_every_other_line(above: list[st
     # What follows a table without a header of its own would belong to it.
     behind = "".join(f"{line.format(number)}\n" for number, line in enumerate(["[t{0}]", *below], 10))
     text = f"{before}{TABLES}# mine\n{behind}"
-    left = toml.remove(text, PATH)
+    left = toml_tables.remove(text, PATH)
     assert tomllib.loads(left) == tomllib.loads(before + behind)
     assert left.split() == f"{before}# mine\n{behind}".split()
 
@@ -129,8 +129,8 @@ def test_removing_a_server_from_the_middle_keeps_every_other_line(above: list[st
 def test_any_file_keeps_all_but_the_one_server(lines: list[str], entry: dict[str, Any], name: str) -> None:
     text = "".join(f"{line.format(number)}\n" for number, line in enumerate(lines))
     before = tomllib.loads(text)
-    edited = toml.put(text, ("mcp_servers", name), entry)
+    edited = toml_tables.put(text, ("mcp_servers", name), entry)
     assert edited.startswith(text)
     assert tomllib.loads(edited) == {**before, "mcp_servers": {**before.get("mcp_servers", {}), name: entry}}
-    left = toml.remove(edited, ("mcp_servers", name))
+    left = toml_tables.remove(edited, ("mcp_servers", name))
     assert left.rstrip("\n") == text.rstrip("\n")

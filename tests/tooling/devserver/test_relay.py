@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.tooling.devserver.relay import Relay
+from defserve.tooling.devserver.client_relay import Relay
 from tests.effort import examples
 from tests.strange_messages import ODD_IDS, Json, messages
 from tests.waiting import until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.devserver.watched_files import WatchedFiles
+from defserve.tooling.devserver.reload_supervisor import WatchedFiles
 
 
 @pytest.fixture(params=["watchfiles", "polling"])

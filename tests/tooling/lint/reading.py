@@ -6,8 +6,7 @@ from typing import Any
 
 from defserve import Server
 from defserve.tooling.lint.definitions import Definitions, of_wire
-from defserve.tooling.lint.reading import of_server
-from defserve.tooling.lint.report import Complaint, complaints
+from defserve.tooling.lint.rules import Complaint, complaints, of_server
 from defserve.tooling.listing import ServerListing, server_listing
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.lint.calls import problems, read_call
+from defserve.tooling.lint.definitions import problems, read_call
 from defserve.tooling.listing import server_listing
 from tests.export import shop
 from tests.rows import for_each_row

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from defserve import Injection, Server, State, Turn
 from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, USES, V05
-from defserve.tooling.lint.report import complaints
+from defserve.tooling.lint.rules import complaints
 from tests.rows import for_each_row
 from tests.tooling.lint.reading import only, read
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from defserve.tooling.lint.report import complaints
-from defserve.tooling.lint.rules import RULES
+from defserve.tooling.lint.rules import RULES, complaints
 from tests.tooling.lint.reading import wire
 
 

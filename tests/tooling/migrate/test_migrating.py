@@ -10,7 +10,7 @@ import pytest
 
 from defserve import Server, UsageError
 from defserve.cli import main
-from defserve.tooling.migrate.migrating import migrate
+from defserve.tooling.migrate.migration import migrate
 from tests.rows import for_each_row
 from tests.tooling.migrate import steps
 

@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.tooling.packaging import building
-from defserve.tooling.packaging.building import build_command, find_built, parse_distribution_name
-from defserve.tooling.packaging.project import normalized, read_project
-from defserve.tooling.packaging.wheel import read_wheel
+from defserve.tooling.packaging import package
+from defserve.tooling.packaging.package import build_command, find_built, parse_distribution_name
+from defserve.tooling.packaging.project_documents import normalized, read_project, read_wheel
 from tests.rows import for_each_row
 
 
 def only(monkeypatch: pytest.MonkeyPatch, modules: Iterable[str] = (), uv: str | None = None) -> None:
-    monkeypatch.setattr(building, "_has", lambda module: module in modules)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(package, "_has", lambda module: module in modules)  # pyright: ignore[reportUnknownLambdaType]
     monkeypatch.setattr(shutil, "which", lambda name: uv)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.packaging.bundle import write_bundle
+from defserve.tooling.packaging.package import write_bundle
 
 MANIFEST = {"manifest_version": "0.4", "name": "weather-mcp"}
 

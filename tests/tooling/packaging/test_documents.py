@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.packaging.documents import disagreements, manifest_json, schema_problems, server_json
-from defserve.tooling.packaging.project import marker_in, read_project
-from defserve.tooling.packaging.wheel import Wheel
+from defserve.tooling.packaging.project_documents import (
+    Wheel,
+    disagreements,
+    manifest_json,
+    marker_in,
+    read_project,
+    schema_problems,
+    server_json,
+)
 from tests.rows import for_each_row
 from tests.tooling.packaging.projects import README
 

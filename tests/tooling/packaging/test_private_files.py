@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from defserve.auth.api_keys import ApiKeys
-from defserve.stores.audit.log import AuditLog
-from defserve.stores.spaces import API_KEYS
-from defserve.stores.sqlite.store import SqliteStore
-from defserve.stores.store import StoreChange
-from defserve.tooling.packaging.private_files import NEVER_SHIPPED, ignore_lines, private_kind
+from defserve.stores.audit.log_file import AuditLog
+from defserve.stores.sqlite import SqliteStore
+from defserve.stores.store import API_KEYS, StoreChange
+from defserve.tooling.packaging.privacy import NEVER_SHIPPED, ignore_lines, private_kind
 from tests.rows import for_each_row
 
 PRIVATE = [

@@ -13,8 +13,7 @@ from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
 from defserve.errors import UsageError
-from defserve.tooling.scaffold.creating import create, questions
-from defserve.tooling.scaffold.data import data
+from defserve.tooling.project_template import create, data, questions
 from defserve.version import VERSION
 from tests.effort import cpu_within
 from tests.tooling.scaffold.packages import ROOT, run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.scaffold.creating import create
+from defserve.tooling.project_template import create
 from tests.tooling.scaffold.dockerfiles import instructions, is_sent, the
 
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import UsageError
-from defserve.tooling.scaffold.creating import questions
-from defserve.tooling.scaffold.questions import TemplateQuestions
+from defserve.tooling.project_template import TemplateQuestions, questions
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import UsageError
-from defserve.tooling.scaffold.rendering import TemplateRenderer
+from defserve.tooling.project_template import TemplateRenderer
 from tests.rows import for_each_row
 
 VALUES = {"name": "My Server", "body": "tools", "_about": {"tools": "Tools"}}

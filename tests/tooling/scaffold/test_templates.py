@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.scaffold.creating import create, questions
+from defserve.tooling.project_template import create, questions
 from tests.effort import thinned
 from tests.tooling.scaffold.packages import ROOT, run
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.scaffold.creating import create
+from defserve.tooling.project_template import create
 from tests.tooling.scaffold.workflows import commands, workflows
 
 

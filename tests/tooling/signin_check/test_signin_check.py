@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from defserve.auth import OAuthProxy
-from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
-from defserve.cli.commands.operate.doctor import main
-from defserve.tooling.signin_check.server import sign_in_steps
-from defserve.tooling.signin_check.steps import Step
+from defserve.auth.issuers import HttpAnswer, HttpRequest
+from defserve.cli.commands.doctor import main
+from defserve.tooling.signin_check import Step, sign_in_steps
 from tests.auth.issuer import jwk, private_key
 from tests.auth.served import served
 from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET

@@ -6,14 +6,10 @@ httpx2 for clients that are known by a URL.
 
 | | |
 |---|---|
-| `clients/` | who may sign users in |
-| `consent/` | the question to the user |
-| `vendors/` | who knows the users |
-| `signing_in.py` | the way of a browser |
-| `allowing.py`, `scope_rule.py` | who may come in, and with which scopes |
-| `tokens.py`, `grants.py` | what comes of it |
-
-May import: `auth.bearer`, `auth.buckets`, `auth.issuers`, `auth.jwt`, `auth.oauth`, `auth.options`, `auth.principals`,
-`auth.site`, `auth.urls`, `net.client`, `net.egress`, `stores.identity`, `stores.memory`, `stores.nonces`,
-`stores.spaces`, `stores.store`.
+| `oauth_proxy.py` | `OAuthProxy`, and its endpoints by path |
+| `clients.py` | who may sign users in |
+| `authorization_requests.py` | what a client asks for, who may come in, and with which scopes |
+| `sign_in.py` | the way of a browser, and the question to the user |
+| `vendors.py` | who knows the users |
+| `tokens.py` | what comes of it |
 """

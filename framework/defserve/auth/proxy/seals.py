@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from defserve.core import json_values
 from defserve.errors import UsageError
 from defserve.stores.identity import NOBODY, ServerIdentity
-from defserve.wire import base64url
 
 FEWEST_BYTES: Final = 32
 LONGEST: Final = 16 * 1024
@@ -49,7 +49,7 @@ class Seals:
         salt = os.urandom(_SALT)
         text = json.dumps([until, value], separators=(",", ":")).encode()
         sealed = AESGCM(_key(self._roots[0], purpose, salt)).encrypt(_NONCE, text, purpose.encode())
-        return base64url.encode(salt + sealed)
+        return json_values.encode_base64url(salt + sealed)
 
     def open(self, purpose: str, text: str) -> Any:
         """The value; None if it was not sealed here for this purpose, or is over."""
@@ -70,11 +70,14 @@ class Seals:
 
     def mark(self, purpose: str, text: str) -> str:
         """A text that only who has the secret can make of another: the same one each time."""
-        return base64url.encode(hmac.digest(self._roots[0], f"{purpose}\0{text}".encode(), "sha256"))
+        return json_values.encode_base64url(hmac.digest(self._roots[0], f"{purpose}\0{text}".encode(), "sha256"))
 
     def has_marked(self, purpose: str, text: str, mark: str) -> bool:
         """Whether `mark` is what `mark` makes of the text, with any of the secrets."""
-        marks = [base64url.encode(hmac.digest(root, f"{purpose}\0{text}".encode(), "sha256")) for root in self._roots]
+        marks = [
+            json_values.encode_base64url(hmac.digest(root, f"{purpose}\0{text}".encode(), "sha256"))
+            for root in self._roots
+        ]
         return any(hmac.compare_digest(one.encode(), mark.encode()) for one in marks)
 
 
@@ -86,7 +89,7 @@ def _decoded(text: str) -> bytes | None:
     if len(text) > LONGEST:
         return None
     try:
-        raw = base64url.decode(text)
+        raw = json_values.decode_base64url(text)
     except ValueError:
         return None
     return raw if len(raw) > _SALT else None

@@ -1,7 +1,5 @@
-"""The subcommands: each module has a `main(argv)` that returns the exit code. A room for each thing that people do.
+"""The subcommands: functions that take `argv` and return the exit code. `cli.COMMANDS` names the function of each.
 
-`author` writes servers, `serve` runs them, `use` talks to them, `operate` looks after them. A command is imported only
-when it is used, so its imports may be heavy. `run` is the exception: its start-up counts.
-
-May import: `cli`.
+A command is imported only when it is used, so its imports may be heavy. Commands share a module if they import the
+same things. `run` and `dev` import little, because their start-up counts.
 """

@@ -1,10 +1,9 @@
 """Judges Python source before it is run (MGP §7): `judge(source, …)` gives a Verdict.
 
-Three layers, cheapest first: the bytes (`gate`), the syntax tree (`rules`), what RestrictedPython will compile
-(`restricted`). They refuse cheaply, with messages a model can act on, and run nothing. The fourth layer is `sandbox/`;
-only that one is a security boundary. This package loads no parser, because the jailed process imports it too.
-
-May import: `guard.verdict`.
+Three layers, cheapest first: the bytes (`policy`), the syntax tree (`judgement`, `readonly`), what RestrictedPython
+will compile (`restricted`). They refuse cheaply, with messages a model can act on, and run nothing. The fourth layer is
+`sandbox/`; only that one is a security boundary. This package loads no parser, because the jailed process imports it
+too.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from defserve.guard.code.levels import CodeLevel
+    from defserve.guard.code.allowed_names import CodeLevel
     from defserve.guard.verdict import Verdict
+
 
 __all__ = ["judge"]
 

@@ -1,4 +1,8 @@
-"""The layers of the judge, in order. Each may refuse; none may raise."""
+"""The layers of the judge in order, and layer 1: rules on the syntax tree.
+
+Each layer may refuse; none may raise. Rules look at structure, not substrings, and every rule names itself in its
+violation.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from defserve.guard.code.gate import decode, measure, without_text
-from defserve.guard.code.policy import CodePolicy
+from defserve.guard.code import allowed_names
+from defserve.guard.code.policy import CodePolicy, decode, measure, without_text
 from defserve.guard.code.readonly import ReadonlyRules
-from defserve.guard.code.rules import CodeRules
-from defserve.guard.code.walk import TreeTooDeep, Walk
+from defserve.guard.code.syntax_tree import NameScope, Reference, References, TreeTooDeep, Visit, Walk
 from defserve.guard.verdict import Verdict, Violation, refused
 
 T = TypeVar("T")
@@ -21,6 +24,7 @@ T = TypeVar("T")
 MAX_VIOLATIONS = 20
 IMPORT = "import"
 QUOTED = re.compile(r"'([^']*)'")
+
 # Rules that have nothing to do with what a level leaves out of the language.
 PLAIN = frozenset((IMPORT, "size", "encoding"))
 INVALID = "Invalid syntax"
@@ -85,7 +89,7 @@ def _block_texts(text: str, policy: CodePolicy) -> Iterator[Violation]:
 
 
 def _compile(text: str) -> list[Violation]:
-    from defserve.guard.code.restricted.compiling import complaints
+    from defserve.guard.code.restricted import complaints
 
     return [Violation("restricted", message, line) for line, message in quietly(lambda: complaints(ast.parse(text)))]
 
@@ -116,3 +120,378 @@ def quietly(work: Callable[[], T]) -> T:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return work()
+
+
+# -- Layer 1: rules on the syntax tree. Structure, not substrings; every rule names itself in its violation.
+#
+# R1 an imported module may only be the base of an attribute. R2 reading an attribute or file by name takes a literal
+# name in a plain call. R3 a module gives out what its export table lists. R4 (readonly) is in `readonly`.
+
+
+_READING_MODES = frozenset({"r", "rb", "rt", "br", "tr"})
+_GUARDED_PATH = re.compile(r"/(etc|proc|sys|dev|root|boot|run|var/run)(/|\Z)|~|.*(\A|[/\\])\.", re.DOTALL)
+_REFUSED_BY_STRICT: dict[str, str] = {
+    "AsyncFunctionDef": "async def",
+    "AsyncFor": "async for",
+    "AsyncWith": "async with",
+    "Await": "await",
+    "Match": "match",
+    "TryStar": "except*",
+    "TypeAlias": "type alias",
+    "TypeVar": "type parameters",
+    "TypeVarTuple": "type parameters",
+    "ParamSpec": "type parameters",
+    "TemplateStr": "template string",
+}
+
+
+class CodeRules:
+    """The rules of one policy over one walked tree."""
+
+    def __init__(self, walk: Walk, policy: CodePolicy) -> None:
+        self.walk, self.policy, self.strict = walk, policy, policy.strict
+        self.references = References(walk, self.strict)
+        blocked = allowed_names.STRICT_BUILTINS if self.strict else allowed_names.BLOCKED_BUILTINS
+        self._builtins = (blocked | policy.blocked_names) - policy.trust
+        self._exposed = _exposed(walk) - policy.trust
+        self._checks: dict[type[ast.AST], Callable[[Visit, Any], Iterator[Violation]]] = {
+            ast.Name: self._name,
+            ast.Attribute: self._attribute,
+            ast.Import: self._import,
+            ast.ImportFrom: self._import_from,
+            ast.Call: self._call,
+            ast.Constant: self._constant,
+            ast.FunctionDef: self._definition,
+            ast.AsyncFunctionDef: self._definition,
+            ast.ClassDef: self._definition,
+            ast.arg: self._identifier,
+            ast.alias: self._identifier,
+            ast.ExceptHandler: self._identifier,
+            ast.Global: self._identifier,
+            ast.Nonlocal: self._identifier,
+            ast.MatchAs: self._identifier,
+            ast.MatchStar: self._identifier,
+            ast.MatchMapping: self._identifier,
+            ast.keyword: self._identifier,
+            ast.MatchClass: self._match_class,
+        }
+
+    def __iter__(self) -> Iterator[Violation]:
+        for visit in self.walk.visits:
+            if (check := self._checks.get(type(visit.node))) is not None:
+                yield from check(visit, visit.node)
+            if self.strict and (syntax := _REFUSED_BY_STRICT.get(type(visit.node).__name__)):
+                yield _violation(visit, "syntax", f"Blocked syntax: '{syntax}'")
+
+    # Checks
+
+    def _name(self, visit: Visit, node: ast.Name) -> Iterator[Violation]:
+        name = node.id
+        if isinstance(node.ctx, ast.Load):
+            if name in self._builtins:
+                if self.references.is_builtin(name, visit.scope):
+                    yield _violation(visit, "builtin", f"Blocked pattern: '{name}('")
+                return
+            if (name in allowed_names.BY_NAME or name == "open") and name not in self.policy.trust:
+                yield from self._by_name(visit, name)
+            yield from self._reference(visit, self.references.refer(node, visit.scope))
+        if not self._dunder_name_allowed(visit, node):
+            yield from self._bad_identifier(visit, name)
+
+    def _dunder_name_allowed(self, visit: Visit, node: ast.Name) -> bool:
+        if node.id == "__name__":
+            return isinstance(node.ctx, ast.Load)
+        if self.strict:
+            return False
+        if visit.scope.kind == "class":
+            return node.id in allowed_names.CLASS_NAMES
+        return node.id in allowed_names.MODULE_NAMES or node.id in ("__doc__", "__debug__")
+
+    def _by_name(self, visit: Visit, name: str) -> Iterator[Violation]:
+        """R2."""
+        if not self.references.is_builtin(name, visit.scope):
+            return
+        call = visit.parent.node if visit.parent else None
+        if not isinstance(call, ast.Call) or call.func is not visit.node:
+            yield _violation(visit, "by-name", f"Blocked pattern: '{name}' used as a value")
+            return
+        if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+            yield _violation(visit, "by-name", f"Blocked pattern: '{name}(' with star arguments")
+        elif name == "open":
+            yield from _opening(visit, call)
+        else:
+            literal = call.args[1] if len(call.args) > 1 else None
+            if not (isinstance(literal, ast.Constant) and isinstance(literal.value, str)):
+                yield _violation(visit, "by-name", f"Blocked pattern: '{name}(' with a name that is not a literal")
+            elif (attribute := self._attribute_name(literal.value)) is not None:
+                yield _violation(visit, "attribute", attribute)
+
+    def _reference(self, visit: Visit, reference: Reference | None) -> Iterator[Violation]:
+        """R1 and the patterns of `block` for a name or attribute that is read."""
+        if reference is None:
+            return
+        if self.policy.blocks_dotted(reference.dotted):
+            yield _violation(visit, "pattern", f"Blocked pattern: '{reference.dotted}'")
+        parent = visit.parent.node if visit.parent else None
+        if reference.dotted in _DIRECTLY and not (isinstance(parent, ast.Call) and parent.func is visit.node):
+            yield _violation(visit, "by-name", f"Blocked pattern: '{reference.dotted}' used as a value")
+        if reference.is_module and not isinstance(parent, ast.Attribute):
+            yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
+
+    def _attribute(self, visit: Visit, node: ast.Attribute) -> Iterator[Violation]:
+        base = self.references.refer(node.value, visit.scope)
+        if base is not None and base.is_module:
+            if not isinstance(node.ctx, ast.Load):
+                yield _violation(visit, "module-write", f"Blocked write to module '{base.dotted}'")
+            else:
+                yield from self._member(visit, base.dotted, node.attr)
+        elif base is not None and node.attr in allowed_names.REACHES and self._untabled(base.dotted):
+            yield _violation(visit, "import", f"Blocked import: '{base.dotted}.{node.attr}'")
+        elif not self._attribute_allowed(visit, node):
+            message = self._attribute_name(node.attr, owned=self._is_self(node.value, visit.scope))
+            if message is not None:
+                yield _violation(visit, "attribute", message)
+        if node.attr in ("format", "format_map", "vformat") and not (base and base.is_module):
+            yield from self._format(visit, node)
+        yield from self._reference(visit, self.references.refer(node, visit.scope))
+
+    def _untabled(self, dotted: str) -> bool:
+        module = dotted.rpartition(".")[0] or dotted
+        return (
+            allowed_names.find_exports(module, self.strict) is None
+            and allowed_names.module_root(module) not in self.policy.trust
+        )
+
+    def _member(self, visit: Visit, module: str, attribute: str) -> Iterator[Violation]:
+        """R3."""
+        dotted = f"{module}.{attribute}"
+        if self.policy.trusts(module) or attribute == "__version__" or self.references.is_submodule(dotted):
+            return
+        if (table := allowed_names.find_exports(module, self.strict)) is not None:
+            refused = attribute not in table
+        else:
+            # A package of the standard library (`urllib`) may hold more submodules than the program imported.
+            refused = (
+                attribute.startswith("_")
+                or attribute in allowed_names.REACHES
+                or allowed_names.is_dangerous_module(module, self.strict)
+            )
+        if refused:
+            yield _violation(visit, "import", f"Blocked import: '{dotted}'")
+
+    def _attribute_allowed(self, visit: Visit, node: ast.Attribute) -> bool:
+        """The few dunders everyday programs read: `type(e).__name__`, `x.__class__.__name__`, `super().__init__`."""
+        if self.strict or not isinstance(node.ctx, ast.Load):
+            return False
+        if node.attr in allowed_names.READABLE:
+            return True
+        if node.attr == "__class__":
+            parent = visit.parent.node if visit.parent else None
+            return (
+                isinstance(parent, ast.Attribute)
+                and isinstance(parent.ctx, ast.Load)
+                and parent.attr in ("__name__", "__qualname__")
+            )
+        match node.value:
+            case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]):
+                return node.attr in allowed_names.SUPER_METHODS
+            case _:
+                return False
+
+    def _is_self(self, base: ast.expr, scope: NameScope) -> bool:
+        """Whether an expression is `self`, `cls` or `other` of the method around it."""
+        while scope.kind == "comprehension" and scope.parent is not None:
+            scope = scope.parent
+        in_method = scope.kind == "function" and scope.parent is not None and scope.parent.kind == "class"
+        return in_method and isinstance(base, ast.Name) and base.id in ("self", "cls", "other")
+
+    def _attribute_name(self, name: str, owned: bool = False) -> str | None:
+        """Why an attribute of this name may not be touched, or None."""
+        hidden = (
+            allowed_names.is_dunder(name)
+            or name in allowed_names.FRAMES
+            or allowed_names.is_hook(name)
+            or name in self._exposed
+        )
+        if not hidden and not owned:
+            hidden = name in allowed_names.HIDDEN_MODULES - self.policy.trust
+        if not hidden and self.strict:
+            hidden = name.startswith("__") or (name.startswith("_") and name != "_" and not owned)
+        return f"Blocked attribute: '{name}'" if hidden else None
+
+    def _format(self, visit: Visit, node: ast.Attribute) -> Iterator[Violation]:
+        templates = _literals(node.value, visit.scope, self.walk)
+        if templates is None:
+            if not self._is_self(node.value, visit.scope):
+                yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' of text that is not a literal")
+        elif any(re.search(r"\{[^}]*[.\[]_|__|\b[fgct][bior]?_", text) for text in templates):
+            yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' that reads private attributes")
+
+    def _import(self, visit: Visit, node: ast.Import) -> Iterator[Violation]:
+        for alias in node.names:
+            if not self.policy.may_import(alias.name):
+                yield _violation(visit, "import", f"Blocked import: '{alias.name}'")
+
+    def _import_from(self, visit: Visit, node: ast.ImportFrom) -> Iterator[Violation]:
+        if node.level or not node.module:
+            yield _violation(visit, "import", f"Blocked import: '{'.' * node.level}{node.module or ''}'")
+            return
+        for alias in node.names:
+            if not self.policy.may_import_from(node.module, alias.name):
+                whole = node.module if not self.policy.may_import(node.module) else f"{node.module}.{alias.name}"
+                yield _violation(visit, "import", f"Blocked import: '{whole}'")
+
+    def _call(self, visit: Visit, node: ast.Call) -> Iterator[Violation]:
+        is_print = isinstance(node.func, ast.Name) and node.func.id == "print"
+        if self.strict and is_print and any(k.arg in ("file", None) for k in node.keywords):
+            yield _violation(visit, "print-file", "Blocked pattern: 'print(file='")
+        reference = self.references.refer(node.func, visit.scope)
+        writing = allowed_names.WRITING_KEYWORDS.get(reference.dotted) if reference else None
+        if writing and any(k.arg is None or k.arg in writing for k in node.keywords):
+            yield _violation(visit, "write", f"Blocked write: '{reference.dotted if reference else ''}' to a file")
+        harmless = allowed_names.NAMED_ONLY.get(reference.dotted) if reference else None
+        if reference and harmless is not None and not self.policy.trusts(reference.dotted):
+            yield from _named_only(visit, node, reference.dotted, harmless)
+        for name in (k.arg for k in node.keywords if k.arg in self._exposed):
+            yield _violation(visit, "attribute", f"Blocked argument: '{name}'")
+
+    def _constant(self, visit: Visit, node: ast.Constant) -> Iterator[Violation]:
+        if not isinstance(node.value, str):
+            return
+        if self.strict and (found := allowed_names.DUNDER_TEXT.search(node.value)):
+            yield _violation(visit, "dunder-text", f"Blocked text: '{found[0]}' in a string")
+        elif ("(" in node.value or "__" in node.value) and _in_annotation(visit):
+            # Libraries evaluate annotations that are strings.
+            yield _violation(visit, "annotation", "Blocked annotation: a string that calls")
+
+    def _definition(
+        self, visit: Visit, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    ) -> Iterator[Violation]:
+        methods = allowed_names.STRICT_METHODS if self.strict else allowed_names.METHODS
+        in_class = visit.scope.kind == "class" and not isinstance(node, ast.ClassDef)
+        if in_class and allowed_names.is_dunder(node.name):
+            if node.name not in methods:
+                yield _violation(visit, "method", f"Blocked method: '{node.name}'")
+            return
+        yield from self._bad_identifier(visit, node.name)
+
+    def _identifier(self, visit: Visit, node: ast.AST) -> Iterator[Violation]:
+        for name in _identifiers(node):
+            yield from self._bad_identifier(visit, name)
+
+    def _match_class(self, visit: Visit, node: ast.MatchClass) -> Iterator[Violation]:
+        for name in node.kwd_attrs:
+            if (message := self._attribute_name(name)) is not None:
+                yield _violation(visit, "attribute", message)
+
+    def _bad_identifier(self, visit: Visit, name: str) -> Iterator[Violation]:
+        if (
+            allowed_names.is_dunder(name)
+            or allowed_names.is_hook(name)
+            or (self.strict and name.startswith("__") and name != "__")
+        ):
+            yield _violation(visit, "name", f"Blocked name: '{name}'")
+
+
+_DIRECTLY = frozenset(allowed_names.NAMED_ONLY) | frozenset(allowed_names.WRITING_KEYWORDS)
+
+
+def _exposed(walk: Walk) -> frozenset[str]:
+    """The attributes that objects of the imported modules do not give out."""
+    modules = {allowed_names.module_root(module) for module in walk.imported}
+    nodes = (visit.node for visit in walk.visits)
+    modules |= {
+        allowed_names.module_root(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.module
+    }
+    return frozenset[str]().union(*(allowed_names.EXPOSED.get(module, frozenset[str]()) for module in modules))
+
+
+def _named_only(visit: Visit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:
+    """`unittest.main()` imports and calls what its arguments name. `argv` is for the name of the program."""
+    argv = next((k.value for k in call.keywords if k.arg == "argv"), None)
+    plain = argv is None or (
+        isinstance(argv, ast.List) and all(_is_flag(word, at) for at, word in enumerate(argv.elts))
+    )
+    if call.args or not plain or any(k.arg not in harmless for k in call.keywords):
+        yield _violation(visit, "by-name", f"Blocked pattern: '{dotted}(' with arguments that may name code")
+
+
+def _is_flag(word: ast.expr, at: int) -> bool:
+    """The first word is a name that nobody looks up; the others are short flags without a value."""
+    text = word.value if isinstance(word, ast.Constant) else None
+    return isinstance(text, str) and (at == 0 or text in ("-v", "-q", "-b", "-f", "--verbose", "--quiet"))
+
+
+def _identifiers(node: ast.AST) -> tuple[str, ...]:
+    """The names that a node holds as plain strings, not as Name nodes."""
+    match node:
+        case ast.arg(arg=name):
+            return (name,)
+        case ast.alias(name=module, asname=name):
+            return (name,) if name else () if module == "__future__" else tuple(module.split("."))
+        case ast.Global(names=several) | ast.Nonlocal(names=several):
+            return tuple(several)
+        case (
+            ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+            | ast.MatchMapping(rest=str(name))
+            | ast.keyword(arg=str(name))
+        ):
+            return (name,)
+        case _:
+            return ()
+
+
+def _opening(visit: Visit, call: ast.Call) -> Iterator[Violation]:
+    given: dict[str, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg}
+    mode = call.args[1] if len(call.args) > 1 else given.get("mode")
+    if mode is not None and not (isinstance(mode, ast.Constant) and mode.value in _READING_MODES):
+        yield _violation(visit, "write", "Blocked write: 'open(' with a mode that is not a literal for reading")
+    if "opener" in given or len(call.args) > 7:
+        yield _violation(visit, "by-name", "Blocked pattern: 'open(' with an opener")
+    path = call.args[0] if call.args else given.get("file")
+    if isinstance(path, ast.Constant) and (
+        not isinstance(path.value, str) or _GUARDED_PATH.match(path.value.removeprefix("./"))
+    ):
+        yield _violation(visit, "path", "Blocked path: 'open(' of a system or hidden file")
+
+
+def _literals(node: ast.expr, scope: NameScope, walk: Walk) -> list[str] | None:
+    """The literal texts an expression may be, or None if one of them is not a literal."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            parts = [_literals(left, scope, walk), _literals(right, scope, walk)]
+            return None if None in parts else ["".join(text for part in parts for text in part or ())]
+        case ast.Name(id=name):
+            home = scope.find(name)
+            if home is None or (not home.shields and not (home is walk.module and walk.settled(name))):
+                return None
+            texts: list[str] = []
+            if len(home.bindings[name]) > 20:
+                return None
+            for binding in home.bindings[name]:
+                if not (isinstance(binding.value, ast.Constant) and isinstance(binding.value.value, str)):
+                    return None
+                texts.append(binding.value.value)
+            return texts
+        case _:
+            return None
+
+
+def _in_annotation(visit: Visit) -> bool:
+    child, parent = visit.node, visit.parent
+    while parent is not None and isinstance(child, ast.expr):
+        if child in (getattr(parent.node, "annotation", None), getattr(parent.node, "returns", None)):
+            return True
+        child, parent = parent.node, parent.parent
+    return False
+
+
+def _violation(visit: Visit, rule: str, message: str) -> Violation:
+    place: Visit | None = visit
+    while place is not None and not hasattr(place.node, "lineno"):
+        place = place.parent
+    return Violation(rule, message, getattr(place.node, "lineno", None) if place else None)

@@ -1,16 +1,18 @@
-"""What one call of the judge allows: the author's lists, and the tables of the level."""
+"""What one call of the judge allows: the author's lists, and the tables of the level. Below, layer 0: the gate."""
 
 from __future__ import annotations
 
 import keyword
+import re
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from defserve.guard.code import imports, names
-from defserve.guard.code.gate import STANDARD, STRICT, SourceBounds
-from defserve.guard.code.levels import CodeLevel
+from defserve.base.hidden_characters import HIDDEN_RANGES
+from defserve.guard.code import allowed_names
+from defserve.guard.code.allowed_names import CodeLevel
+from defserve.guard.verdict import Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,10 @@ class CodePolicy:
             return True
         if self.allow is not None and not _covers(self.allow, module):
             return module == "__future__"
-        if imports.dangerous(module, self.strict):
+        if allowed_names.is_dangerous_module(module, self.strict):
             return False
         # Without a table, a strict program would get the raw module.
-        return not self.strict or imports.exports(module, self.strict) is not None
+        return not self.strict or allowed_names.find_exports(module, self.strict) is not None
 
     def may_import_from(self, module: str, name: str) -> bool:
         """Whether `from module import name` is allowed. Some dangerous modules give out single names."""
@@ -81,12 +83,12 @@ class CodePolicy:
         if self.allow is not None and not _covers(self.allow, module) and module != "__future__":
             return False
         if name == "*":
-            return module in imports.STARRED and not self.strict
-        if imports.exports(dotted, self.strict) is not None:
+            return module in allowed_names.STARRED and not self.strict
+        if allowed_names.find_exports(dotted, self.strict) is not None:
             return self.may_import(dotted)
-        if (table := imports.exports(module, self.strict)) is not None:
+        if (table := allowed_names.find_exports(module, self.strict)) is not None:
             return name in table
-        return self.may_import(module) and name not in imports.REACHES and not name.startswith("_")
+        return self.may_import(module) and name not in allowed_names.REACHES and not name.startswith("_")
 
     def blocks_dotted(self, dotted: str) -> bool:
         return _covers(self.blocked_dotted, dotted)
@@ -95,8 +97,10 @@ class CodePolicy:
         """What a refused peer may want to know (§7.4)."""
         allowed = self.allow
         if allowed is None:
-            allowed = frozenset(imports.EXPORTS if self.strict else {**imports.EXPORTS, **imports.LOOSE_EXPORTS})
-        blocked = self.blocked_modules | (imports.DANGEROUS - self.trust)
+            allowed = frozenset(
+                allowed_names.EXPORTS if self.strict else {**allowed_names.EXPORTS, **allowed_names.LOOSE_EXPORTS}
+            )
+        blocked = self.blocked_modules | (allowed_names.DANGEROUS - self.trust)
         return {
             "blocked_imports": sorted(blocked),
             "allowed_imports": sorted(m for m in allowed | self.trust if self.may_import(m)),
@@ -107,16 +111,16 @@ class CodePolicy:
         """The lists and the size that are enforced, as a tool declares them (§7.3)."""
         if self.level == "unrestricted":
             return {"max_code_size_bytes": self.max_bytes}
-        builtins = names.STRICT_BUILTINS if self.strict else names.BLOCKED_BUILTINS
+        builtins = allowed_names.STRICT_BUILTINS if self.strict else allowed_names.BLOCKED_BUILTINS
         calls = {f"{name}(" for name in builtins | self.blocked_names}
         patterns = calls | self.blocked_dotted | {*self.blocked_texts}
         found: dict[str, Any] = {"max_code_size_bytes": self.max_bytes, "blocked_patterns": sorted(patterns)}
         blocked = self.blocked_modules
         if self.strict or self.allow is not None:
-            allowed = frozenset(imports.EXPORTS) if self.allow is None else self.allow
+            allowed = frozenset(allowed_names.EXPORTS) if self.allow is None else self.allow
             found["allowed_imports"] = sorted(m for m in allowed | self.trust if self.may_import(m))
         else:
-            known = (m for m in imports.DANGEROUS | sys.stdlib_module_names if not m.startswith("_"))
+            known = (m for m in allowed_names.DANGEROUS | sys.stdlib_module_names if not m.startswith("_"))
             blocked |= {m for m in known if not self.may_import(m)}
         if blocked:
             found["blocked_imports"] = sorted(blocked)
@@ -151,3 +155,99 @@ def _sort(block: Iterable[str]) -> tuple[frozenset[str], frozenset[str], frozens
         else:
             modules.add(bare)
     return frozenset(modules), frozenset(calls), frozenset(dotted), tuple(text for text in texts if text)
+
+
+# -- Layer 0: is this text small, shallow and honestly encoded enough to be parsed at all? Nothing is parsed here.
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBounds:
+    """How much source a level parses. Strict takes less, because RestrictedPython costs more per token than `ast`."""
+
+    max_bytes: int
+    tokens: int
+    brackets: int
+    depth: int
+    """Of the syntax tree."""
+    identifier: int = 200
+
+
+STANDARD = SourceBounds(max_bytes=100_000, tokens=20_000, brackets=100, depth=200)
+STRICT = SourceBounds(max_bytes=10_000, tokens=2_500, brackets=60, depth=100)
+
+# As CPython splits: every character past ASCII may be part of a name.
+# An unclosed string runs on, as it does for CPython, so that no text is scanned twice.
+TOKEN = re.compile(
+    r"(?P<string>(?<![0-9A-Za-z_])(?P<prefix>[A-Za-z]{0,2})"
+    r"(?:'''(?:[^'\\]|\\.|'(?!''))*(?:''')?|\"\"\"(?:[^\"\\]|\\.|\"(?!\"\"))*(?:\"\"\")?"
+    r"|'(?:[^'\\\r\n]|\\.)*'?|\"(?:[^\"\\\r\n]|\\.)*\"?))"
+    r"|(?P<comment>\#[^\r\n]*)"
+    r"|(?P<word>[0-9A-Za-z_\x80-\U0010ffff]+)"
+    r"|(?P<mark>[^\s0-9A-Za-z_])",
+    re.DOTALL,
+)
+_COOKIE = re.compile(r"coding[:=][ \t]*([-\w.]+)")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_BIDI = re.compile(f"[{HIDDEN_RANGES['direction control']}]")
+_UTF8 = frozenset({"utf8", "utf_8"})
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+
+
+def decode(source: str | bytes, max_bytes: int) -> str | Violation:
+    """The text CPython would read from these bytes, or why it is refused."""
+    try:
+        data = source.encode() if isinstance(source, str) else bytes(source)
+        if len(data) > max_bytes:
+            return Violation("size", f"Code too large: {len(data)} bytes, at most {max_bytes} are allowed")
+        text = data.decode()
+    except UnicodeError:
+        return Violation("encoding", "Blocked encoding: the code is not valid UTF-8")
+    text = text.removeprefix("\ufeff")
+    if "\0" in text:
+        return Violation("encoding", "Blocked encoding: the code contains a NUL character")
+    return _honest(text)
+
+
+def _honest(text: str) -> str | Violation:
+    # PEP 263: text that declares another encoding reads differently once it is saved and run as a file.
+    for number, line in enumerate(_LINE_END.split(text, maxsplit=2)[:2], 1):
+        cookie = _COOKIE.search(line) if line.lstrip(" \t\f").startswith("#") else None
+        if cookie and cookie[1].lower().replace("-", "_") not in _UTF8:
+            return Violation("encoding", f"Blocked encoding: {cookie[1]!r}; only utf-8 is allowed", number)
+    if bidi := _BIDI.search(text):
+        line = text.count("\n", 0, bidi.start()) + 1
+        return Violation("encoding", "Blocked encoding: the code contains a bidirectional control character", line)
+    return text
+
+
+def measure(text: str, bounds: SourceBounds) -> Violation | None:
+    """Why the text is too much to parse, if it is."""
+    count = depth = 0
+    for token in TOKEN.finditer(text):
+        if token.lastgroup == "comment":
+            continue
+        count += 1
+        if token.lastgroup == "string":
+            count += 3 * token[0].count("{") if "f" in token["prefix"].lower() else 0
+        elif token.lastgroup == "mark":
+            depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
+            if depth > bounds.brackets:
+                return Violation("nesting", f"Code nested too deeply: at most {bounds.brackets} brackets are allowed")
+        elif token.lastgroup == "word" and token.end() - token.start() > bounds.identifier:
+            return Violation("size", f"Name or number too long: at most {bounds.identifier} characters are allowed")
+        if count > bounds.tokens:
+            return Violation("size", f"Code too large: at most {bounds.tokens} tokens are allowed")
+    return None
+
+
+def without_text(text: str) -> str:
+    """The code without comments and plain strings, with single spaces. f-strings stay, because they hold code."""
+
+    def keep(token: re.Match[str]) -> str:
+        if token["comment"] is not None:
+            return " "
+        if token["string"] is not None and "f" not in token["prefix"].lower():
+            return "''"
+        return token[0]
+
+    return " ".join(TOKEN.sub(keep, text).split())

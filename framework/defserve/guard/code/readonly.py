@@ -1,14 +1,12 @@
-"""R4: readonly code changes only what it made itself, as far as `ownership` can tell."""
+"""R4: readonly code changes only what it made itself, as far as `Ownership` can tell."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from defserve.guard.code.names import MUTATORS
-from defserve.guard.code.ownership import ARGUMENT_MUTATORS, Ownership
-from defserve.guard.code.references import References
-from defserve.guard.code.walk import Visit
+from defserve.guard.code.allowed_names import MUTATORS, words
+from defserve.guard.code.syntax_tree import Binding, NameScope, References, Visit
 from defserve.guard.verdict import Violation
 
 _SYMBOLS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitOr": "|", "BitAnd": "&", "BitXor": "^"}
@@ -55,3 +53,273 @@ class ReadonlyRules:
 
 def _write(node: ast.expr | ast.AugAssign, pattern: str) -> Violation:
     return Violation("write", f"Blocked write: '{pattern}' on an object the code did not make", node.lineno)
+
+
+# -- Which objects a program certainly made itself: new values, names that hold only new values, and what is in those.
+#
+# One level deep: in `grid = [[0] * 9 for _ in range(9)]` the rows are the program's own as long as nothing else is put
+# into `grid`. The order of statements does not count: after one doubtful assignment anywhere, a name is not trusted.
+
+
+# Functions that change their first argument.
+ARGUMENT_MUTATORS = frozenset(
+    {
+        "heapq.heappush",
+        "heapq.heappop",
+        "heapq.heapify",
+        "heapq.heappushpop",
+        "heapq.heapreplace",
+        "bisect.insort",
+        "bisect.insort_left",
+        "bisect.insort_right",
+        "random.shuffle",
+        "struct.pack_into",
+        "json.dump",
+        "csv.writer",
+        "csv.DictWriter",
+    }
+)
+_FRESH_BUILTINS = words(
+    "list dict set frozenset tuple bytearray bytes str int float complex bool sorted len abs round ord chr hash hex oct"
+    " bin repr ascii range enumerate zip divmod format sum any all isinstance object"
+)
+_FRESH_MEMBERS = frozenset(
+    {
+        "collections.deque",
+        "collections.Counter",
+        "collections.defaultdict",
+        "collections.OrderedDict",
+        "io.StringIO",
+        "io.BytesIO",
+        "random.Random",
+        "copy.deepcopy",
+        "json.loads",
+        "array.array",
+        "heapq.nlargest",
+        "heapq.nsmallest",
+        "re.findall",
+        "re.split",
+        "re.sub",
+        "math.sqrt",
+        "math.floor",
+        "math.ceil",
+        "decimal.Decimal",
+        "fractions.Fraction",
+        "datetime.datetime",
+        "datetime.date",
+        "datetime.timedelta",
+        "csv.reader",
+        "csv.DictReader",
+    }
+    | {f"hashlib.{name}" for name in ("md5", "sha1", "sha256", "sha512", "blake2b", "blake2s", "new")}
+)
+_FRESH_METHODS = words(
+    "split rsplit splitlines strip lstrip rstrip lower upper title capitalize replace join encode decode copy count"
+    " index find most_common strftime isoformat total_seconds"
+)
+_LITERALS = (
+    ast.Constant,
+    ast.List,
+    ast.Dict,
+    ast.Set,
+    ast.Tuple,
+    ast.ListComp,
+    ast.DictComp,
+    ast.SetComp,
+    ast.GeneratorExp,
+    ast.JoinedStr,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.Lambda,
+)
+
+# Which argument of a method is the thing it adds. Methods that only remove or reorder add nothing.
+_ADDED = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "setdefault": 1}
+_TAKING = words("pop popleft popitem remove discard clear sort reverse rotate move_to_end")
+_PUTTING = MUTATORS - _TAKING
+
+_EMPTY_BUILTINS = words("list dict set")
+_EMPTY_MEMBERS = frozenset(f"collections.{name}" for name in ("deque", "OrderedDict", "Counter", "defaultdict"))
+_FACTORIES = words("list dict set int float str bool tuple bytearray")
+
+NameKey = tuple[int, str]
+
+
+class Ownership:
+    """What one program owns."""
+
+    def __init__(self, references: References) -> None:
+        self.references, self.walk = references, references.walk
+        # A program that defines a `copy` of its own may return anything from it.
+        self._redefined = {name for scope in self.walk.scopes for name in scope.bindings}
+        self._scopes = {id(visit.node): visit.scope for visit in self.walk.visits}
+        self._made_names: dict[NameKey, bool] = {}
+        self._own_names: dict[NameKey, bool] = {}
+        self._keeping: dict[NameKey, bool] = {}
+        self._mixed: set[NameKey] | None = None
+
+    def own(self, node: ast.expr, scope: NameScope) -> bool:
+        """Whether the object an expression gives was surely made by this program."""
+        match node:
+            case ast.Name():
+                return self._own_name(node, scope)
+            case ast.Subscript(value=ast.Name() as holder, slice=index) if not isinstance(index, ast.Slice):
+                return self._keeps(holder, scope)
+            case ast.Call(func=ast.Attribute(value=ast.Name() as holder, attr="setdefault"), args=[_, kept]):
+                return self._keeps(holder, scope) and self._made(kept, scope)
+            case _:
+                return isinstance(node, _LITERALS) or (isinstance(node, ast.Call) and self._fresh(node, scope))
+
+    def _home(self, name: str, scope: NameScope) -> NameScope | None:
+        """Where the name is bound, if it certainly holds one of those bindings wherever it is used."""
+        home = scope.find(name)
+        if home is None or home.kind == "class" or (home is self.walk.module and not self.walk.settled(name)):
+            return None
+        return home
+
+    def _own_name(self, node: ast.Name, scope: NameScope) -> bool:
+        if (home := self._home(node.id, scope)) is None:
+            return False
+        key = (id(home), node.id)
+        if key not in self._own_names:
+            self._own_names[key] = all(
+                self._new(binding, home) or self._item(binding) for binding in home.bindings[node.id]
+            )
+        return self._own_names[key]
+
+    def _new(self, binding: Binding, home: NameScope) -> bool:
+        return binding.value is not None and self._fresh(binding.value, home)
+
+    def _item(self, binding: Binding) -> bool:
+        """Whether a loop gives the name what a list of the program's own keeps. (A dictionary gives its keys.)"""
+        rows = binding.each_of
+        if not isinstance(rows, ast.Name) or not self._keeps(rows, self._scopes[id(rows)]):
+            return False
+        home = self._home(rows.id, self._scopes[id(rows)])
+        values = [binding.value for binding in home.bindings[rows.id]] if home else []
+        return all(isinstance(value, (ast.List, ast.ListComp, ast.Constant)) for value in values)
+
+    def _made(self, node: ast.expr, scope: NameScope) -> bool:
+        """Whether an expression gives a new object, or a name that has only ever held new objects."""
+        if not isinstance(node, ast.Name):
+            return self._fresh(node, scope)
+        if (home := self._home(node.id, scope)) is None:
+            return False
+        key = (id(home), node.id)
+        if key not in self._made_names:
+            self._made_names[key] = all(self._new(binding, home) for binding in home.bindings[node.id])
+        return self._made_names[key]
+
+    # What is inside
+
+    def _keeps(self, node: ast.Name, scope: NameScope) -> bool:
+        """Whether this program also made everything in a name's containers."""
+        home = self._home(node.id, scope)
+        if home is None or not self._made(node, scope):
+            return False
+        if self._mixed is None:
+            self._mixed = {key for visit in self.walk.visits for key in self._mixes(visit)}
+        key = (id(home), node.id)
+        if key not in self._keeping:
+            values = [binding.value for binding in home.bindings[node.id]]
+            self._keeping[key] = key not in self._mixed and all(
+                value is not None and self._holds_made(value, home) for value in values
+            )
+        return self._keeping[key]
+
+    def _mixes(self, visit: Visit) -> Iterator[NameKey]:
+        """The names of containers that may hold objects not made here, because of this node."""
+        node, scope = visit.node, visit.scope
+        parent = visit.parent.node if visit.parent else None
+        holders: list[ast.expr] = []
+        match node:
+            case ast.Subscript(value=ast.Name() as holder, slice=index, ctx=ast.Store()):
+                # In place, an item stays what it was or becomes new.
+                value = None if isinstance(index, ast.Slice) else self.walk.assigned(visit)
+                if not isinstance(parent, ast.AugAssign) and not (value and self._made(value, scope)):
+                    holders = [holder]
+            case ast.Attribute(value=ast.Name() as holder, attr=method) if method in _PUTTING:
+                call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+                if call is None or not self._adds_made(call, method, scope):
+                    holders = [holder]
+            case ast.AugAssign(target=ast.Name() as holder, value=value):
+                holders = [] if self._holds_made(value, scope) else [holder]
+            case ast.Call(func=ast.Name() | ast.Attribute() as function, args=args):
+                reference = self.references.refer(function, scope)
+                holders = args if reference is not None and reference.dotted in ARGUMENT_MUTATORS else []
+            case _:
+                pass
+        for holder in holders:
+            home = scope.find(holder.id) if isinstance(holder, ast.Name) else None
+            if home is not None and isinstance(holder, ast.Name):
+                yield id(home), holder.id
+
+    def _adds_made(self, call: ast.Call, method: str, scope: NameScope) -> bool:
+        at = _ADDED.get(method, len(call.args))
+        plain = not call.keywords and not any(isinstance(given, ast.Starred) for given in call.args)
+        return plain and at < len(call.args) and self._made(call.args[at], scope)
+
+    def _holds_made(self, node: ast.expr, scope: NameScope) -> bool:
+        """Whether a new container's contents are new too."""
+        match node:
+            case ast.Constant():
+                return True
+            case ast.List(elts=items) | ast.Set(elts=items) | ast.Tuple(elts=items):
+                return all(self._made(item, scope) for item in items)
+            case ast.Dict(keys=keys, values=items):
+                return None not in keys and all(self._made(item, scope) for item in items)
+            case ast.ListComp(elt=item) | ast.SetComp(elt=item) | ast.DictComp(value=item):
+                return self._made(item, self._scopes[id(item)])
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                repeated = left if isinstance(left, ast.List) else right
+                return isinstance(repeated, ast.List) and self._holds_made(repeated, scope)
+            case ast.Call():
+                return self._starts_empty(node, scope)
+            case _:
+                return False
+
+    def _starts_empty(self, call: ast.Call, scope: NameScope) -> bool:
+        function, reference = call.func, self.references.refer(call.func, scope)
+        if call.keywords or (call.args and (reference is None or reference.dotted != "collections.defaultdict")):
+            return False
+        if call.args:
+            return len(call.args) == 1 and self._makes(call.args[0], scope)
+        if reference is not None:
+            return reference.dotted in _EMPTY_MEMBERS
+        return isinstance(function, ast.Name) and function.id in _EMPTY_BUILTINS and self._builtin(function, scope)
+
+    def _makes(self, factory: ast.expr, scope: NameScope) -> bool:
+        """Whether calling `factory` gives a new object each time."""
+        reference = self.references.refer(factory, scope)
+        match factory:
+            case ast.Lambda(args=ast.arguments(args=[], posonlyargs=[], kwonlyargs=[]), body=body):
+                return self._fresh(body, self._scopes[id(body)])
+            case ast.Name(id=name) if reference is None:
+                return name in _FACTORIES and self._builtin(factory, scope)
+            case _:
+                return reference is not None and reference.dotted in _EMPTY_MEMBERS
+
+    def _builtin(self, function: ast.Name, scope: NameScope) -> bool:
+        return self.references.is_builtin(function.id, scope) and function.id not in self._redefined
+
+    def _fresh(self, node: ast.expr, scope: NameScope) -> bool:
+        """Whether an expression surely gives a new object. What is in it does not matter."""
+        match node:
+            case ast.IfExp(body=body, orelse=other):
+                return self._fresh(body, scope) and self._fresh(other, scope)
+            case ast.Call(func=ast.Name(id=name) as function, args=args) if name in _FRESH_BUILTINS:
+                # `sum(rows, start)` may return `start` itself.
+                without_start = name != "sum" or (len(args) == 1 and not node.keywords)
+                return without_start and self._builtin(function, scope)
+            case ast.Call(func=ast.Name() | ast.Attribute() as function):
+                reference = self.references.refer(function, scope)
+                if reference is not None:
+                    return reference.dotted in _FRESH_MEMBERS
+                return (
+                    isinstance(function, ast.Attribute)
+                    and function.attr in _FRESH_METHODS
+                    and function.attr not in self._redefined
+                )
+            case _:
+                return isinstance(node, _LITERALS)

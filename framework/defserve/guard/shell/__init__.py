@@ -2,9 +2,9 @@
 
 The command is split into words as a shell would do it. They are read by the grammar of the program: only options,
 values and operands that are known to be harmless pass. Nothing is run.
-
-May import: `guard.text`, `guard.verdict`, `guard.network.urls`.
 """
+
+from __future__ import annotations
 
 from defserve.guard.shell.judgement import judge
 

@@ -1,23 +1,52 @@
-"""Reads the words of a command by its grammar, and says what in them is not known to be harmless.
+"""Reads the words of a command by the grammar of its program, and says what in them is not known to be harmless.
 
 The words are read as the program reads them: clusters (`-la`), attached values (`-n5`, `--lines=5`), `--`. What the
 grammar does not name is refused, an abbreviation as well. Violations of the rules `write`, `network-use` and `run` tell
-what a known form does; the level decides whether it may.
+what a known form does; the level decides whether it may. The notation of the tables is read here, too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cache
+from typing import TypeAlias
 
 from defserve.guard.shell.kinds import kind_of
 from defserve.guard.shell.places import Places
-from defserve.guard.shell.specs import Grammar, Option, Shape, Table, grammar
 from defserve.guard.verdict import Violation
 
 _SHOWN_ALONE = frozenset("--version -V -v --help -h".split())
+
+
+# -- The notation of the tables: one text says which options and operands a program takes, and what they do.
+#
+# "!w -abc -n,--lines:number --color?always|never -e:pattern@1 -o:write -i?suffix!o -# | pattern read* | read*"
+#
+# -abc                three options without a value; `-n,--lines` are two names of one option; `-abc.` is one name
+# :kind               its value, of a kind from `kinds`; `:a+b` has two values; `:a|b` or `:=a` must be spelt so
+# ?kind               its value may be missing, and is attached if there is one
+# @1                  with this option the operands have the second shape
+# ^mode               what the program does; options of two different modes exclude each other
+# !w !n !x            it writes, uses the network, runs other programs; `!o`: its operands are written
+# !e                  it starts an editor, and is refused
+# !h                  with it, what is written lies outside the working directory
+# -#                  a number is an option: `-20`
+# &-r,-f>-n           whoever gives one of the first gives one of the second, too; `&>-n`: everybody does
+# | kind kind? kind* kind+    the shape of the operands; `/` separates alternatives; no `|`: no operands
+# +group              the options of a group of the same table
+# %style              how its words are read, see `Grammar.style`
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    kinds: tuple[str, ...] = ()
+    optional: bool = False
+    shape: int = 0
+    effect: str = ""
+    mode: str = ""
 
 
 @dataclass(slots=True)
@@ -31,12 +60,12 @@ class Words:
     problems: list[Violation] = field(default_factory=list[Violation])
 
 
-def violations(
+def find_violations(
     entry: str | Table, words: Sequence[str], title: str, places: Places, depth: int = 0
 ) -> Iterator[Violation]:
     """What the words after the name of the program break. `entry` is what a table (`by_name`) says of the program."""
     if isinstance(entry, str):
-        rules = grammar(entry, depth > 0)
+        rules = parse_grammar(entry, depth > 0)
         if "never" in rules.style:
             yield Violation("wrapper", f"Blocked command: '{title}' can run any program")
         else:
@@ -47,7 +76,7 @@ def violations(
                 yield from (found for value in read.late if (found := places.read(value)))
         return
     start = entry.get("", "")
-    rules = grammar(start if isinstance(start, str) else "", subcommand=True)
+    rules = parse_grammar(start if isinstance(start, str) else "", subcommand=True)
     read = sorted_words(words, rules, title, leading=True)
     name, rest = (read.operands or [""])[0], read.operands[1:]
     if read.problems or not name:
@@ -57,7 +86,7 @@ def violations(
         return
     yield from _values(read.options, title, places)
     if name in entry:
-        yield from violations(entry[name], rest, f"{title} {name}", places, depth + 1)
+        yield from find_violations(entry[name], rest, f"{title} {name}", places, depth + 1)
     else:
         near = _nearest(name, entry)
         yield Violation("action" if depth else "subcommand", f"Blocked command: '{title} {name}'{near}")
@@ -264,3 +293,127 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 def _said(kind: str) -> str:
     return kind_of(kind).says
+
+
+Table: TypeAlias = Mapping[str, "str | Table"]
+"""Names (several in one key share an entry) → a spec, or the table of sub-commands, where "" has what precedes them."""
+
+EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor", "h": "home"}
+
+_OPTION = re.compile(
+    r"(?P<names>-[^:?@!^]*)(?P<value>[:?][^@!^]+)?(?:@(?P<shape>\d))?(?:\^(?P<mode>\w+))?(?:!(?P<effect>[wnxoh]))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    kind: str
+    least: int = 1
+    most: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    operands: tuple[Operand, ...] = ()
+    effect: str = ""
+
+    def rewriting(self) -> Shape:
+        """The shape of a command that writes the files which it reads."""
+        kinds = {"read": "rewritten"}
+        return replace(self, operands=tuple(replace(one, kind=kinds.get(one.kind, one.kind)) for one in self.operands))
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    options: Mapping[str, Option]
+    shapes: tuple[tuple[Shape, ...], ...]
+    """For each shape its alternatives; the first is that of a command without a choosing option."""
+    effects: tuple[str, ...] = ()
+    style: frozenset[str] = frozenset()
+    """`words`: no clusters; `one`: no clusters, at most one option; `apart`: no attached values; `plain`: no options;
+    `leading`: options stand first; `first`: so they do, and no dash comes later; `alone`: needs no sub-command;
+    `tasks`: every operand is a task; `never`: refused in every form; `negative`: `-5` is an operand; `early`: what
+    chooses between forms stands first."""
+    needs: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()
+    """Options (none: always) → options of which one must be given as well."""
+
+
+_USUAL = {"--help": Option(), "--version": Option()}
+
+
+@cache
+def parse_grammar(spec: str, subcommand: bool = False) -> Grammar:
+    """Read one spec. A sub-command has no `--help` of its own accord: git and cargo show it with another program."""
+    head, *shapes = re.split(r"(?:^|\s)\|(?=\s|$)", spec)
+    options, effects = {} if subcommand else dict(_USUAL), list[str]()
+    needs: list[tuple[frozenset[str], frozenset[str]]] = []
+    style = frozenset(token[1:] for token in head.split() if token[0] == "%")
+    for token in head.split():
+        if token[0] == "!":
+            effects.append(EFFECTS[token[1:]])
+        elif token[0] == "-":
+            options |= _options(token, clusters=style.isdisjoint({"words", "one"}))
+        elif token[0] == "&":
+            asking, _, needed = token[1:].partition(">")
+            needs.append((frozenset(asking.split(",")) - {""}, frozenset(needed.split(","))))
+    return Grammar(
+        options, tuple(_shape(shape) for shape in shapes) or ((Shape(),),), tuple(effects), style, tuple(needs)
+    )
+
+
+def _options(token: str, clusters: bool) -> dict[str, Option]:
+    if not (found := _OPTION.fullmatch(token)):
+        raise ValueError(f"not an option of a table: {token}")
+    value = found["value"] or ""
+    option = Option(
+        kinds=tuple(value[1:].split("+")) if value else (),
+        optional=value[:1] == "?",
+        shape=int(found["shape"] or 0),
+        effect=EFFECTS.get(found["effect"] or "", ""),
+        mode=found["mode"] or "",
+    )
+    names: list[str] = []
+    for name in found["names"].split(","):
+        cluster = clusters and name[1:2] != "-" and name != "-#" and name[-1] != "."
+        names += [f"-{letter}" for letter in name[1:]] if cluster else [name.rstrip(".")]
+    return dict.fromkeys(names, option)
+
+
+def _shape(text: str) -> tuple[Shape, ...]:
+    return tuple(_alternative(part.split()) for part in re.split(r"(?:^|\s)/(?=\s|$)", text))
+
+
+_COUNTS: Mapping[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
+
+
+def _alternative(tokens: list[str]) -> Shape:
+    shape = Shape()
+    for token in tokens:
+        if token[0] == "!":
+            shape = replace(shape, effect=EFFECTS[token[1:]])
+        else:
+            least, most = _COUNTS.get(token[-1], (1, 1))
+            operand = Operand(token.rstrip("?*+"), least, most)
+            shape = replace(shape, operands=(*shape.operands, operand))
+    return shape
+
+
+def with_groups(table: Table, groups: Mapping[str, str]) -> Table:
+    """The table with every `+group` written out."""
+
+    def written(spec: str) -> str:
+        return re.sub(r"(?<!\S)\+(\w+)", lambda found: written(groups[found[1]]), spec)
+
+    return {
+        names: written(entry) if isinstance(entry, str) else with_groups(entry, groups)
+        for names, entry in table.items()
+    }
+
+
+def by_name(table: Table) -> dict[str, str | Table]:
+    """The table with one name a key, at every depth."""
+    return {
+        name: entry if isinstance(entry, str) else by_name(entry)
+        for names, entry in table.items()
+        for name in names.split() or [""]
+    }

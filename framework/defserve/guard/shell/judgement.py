@@ -22,16 +22,17 @@ Whoever lists a program means its network use and what it runs, too. `readonly` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
 
-from defserve.guard.shell import grammar, tar
-from defserve.guard.shell.allow_list import Allowed, AllowList, allow_list
+from defserve.base.hidden_characters import describe_hidden
+from defserve.guard.shell import grammar
+from defserve.guard.shell.grammar import Table
+from defserve.guard.shell.grammar import parse_grammar as grammar_of
 from defserve.guard.shell.places import Places
-from defserve.guard.shell.specs import Table
-from defserve.guard.shell.specs import grammar as grammar_of
-from defserve.guard.shell.tables import CHECKS, KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, UNKNOWN_DANGERS, VERSIONED
-from defserve.guard.shell.words import words
+from defserve.guard.shell.tables import CHECKS, KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, TAR, UNKNOWN_DANGERS, VERSIONED
 from defserve.guard.verdict import Verdict, Violation, refused
 
 ShellMode: TypeAlias = Literal["sandbox", "readonly"]
@@ -44,6 +45,7 @@ REFUSED_EFFECTS: Mapping[ShellMode, frozenset[str]] = {
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _TIME = re.compile(r"\d{1,4}(?:\.\d{1,3})?[sm]?")
 _NICENESS = re.compile(r"\d{1,2}")
+
 # Programs that give another one less time or a lower priority: options without and with a value, and what comes first.
 _LIMITS: Mapping[str, tuple[frozenset[str], Mapping[str, re.Pattern[str]], re.Pattern[str] | None]] = {
     "timeout": (frozenset({"--preserve-status"}), {"-k": _TIME}, _TIME),
@@ -62,10 +64,10 @@ def judge(
     """
     if not isinstance(command, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return refused([Violation("text", "Blocked command: it is not text")], {"form": _FORM})
-    argv, found = words(command)
+    argv, found = split_words(command)
     if found:
         return refused(found, {"form": _FORM})
-    places, listed = Places(root or ""), None if allowed is None else allow_list(allowed)
+    places, listed = Places(root or ""), None if allowed is None else parse_allow_list(allowed)
     refusing = REFUSED_EFFECTS[mode] if listed is None else REFUSED_EFFECTS[mode] & {"write"}
     judged = _by_rules(argv, places) if listed is None else _by_list(argv, places, listed)
     # Two words may break the same rule: it is named once.
@@ -94,10 +96,10 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
 def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
     """An interpreter that checks a file, or runs a module of its own: None if it does not."""
     if tuple(argv[1:3]) == ("-m", "pip") and argv[0] in ("python", "python3"):
-        return grammar.violations(PROGRAMS["pip"], argv[3:], "pip", places)
+        return grammar.find_violations(PROGRAMS["pip"], argv[3:], "pip", places)
     for size in (3, 2):
         if rules := CHECKS.get(tuple(argv[:size])):
-            return grammar.violations(rules, argv[size:], " ".join(argv[:size]), places)
+            return grammar.find_violations(rules, argv[size:], " ".join(argv[:size]), places)
     return None
 
 
@@ -115,8 +117,8 @@ def _limited(argv: Sequence[str]) -> Sequence[str]:
 
 def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Iterator[Violation]:
     if entry is PROGRAMS["tar"]:
-        return tar.violations(argv[1:], places)
-    return grammar.violations(entry, argv[1:], argv[0], places)
+        return find_tar_violations(argv[1:], places)
+    return grammar.find_violations(entry, argv[1:], argv[0], places)
 
 
 def _tells_version(argv: Sequence[str]) -> bool:
@@ -124,6 +126,9 @@ def _tells_version(argv: Sequence[str]) -> bool:
     entry = PROGRAMS.get(argv[0])
     if isinstance(entry, str) and len(argv) == 2 and argv[1] in ("--version", "--help"):
         return argv[1] in grammar_of(entry).options and "plain" not in grammar_of(entry).style
+    if argv[0] == "git" and len(argv) == 3 and argv[2] == "-h" and not isinstance(entry, str) and entry is not None:
+        # Alone, it is the usage of every sub-command. An alias would be run.
+        return argv[1] != "" and argv[1] in " ".join(entry).split()
     return " ".join(argv[1:]) in VERSIONED.get(_plain(argv[0]), ()) and not any(" " in word for word in argv)
 
 
@@ -224,3 +229,172 @@ def _hints(
 def _looks(entry: str | Table) -> bool:
     """Whether a program has a form without effects."""
     return not (isinstance(entry, str) and entry.lstrip().startswith("!"))
+
+
+# -- A command line becomes words only if a shell and `shlex` cannot disagree about them.
+#
+# Anything that a shell would expand, split on or act on outside quotes is refused. So the rest means the same to the
+# judge, to the reader and to the operating system. One exception: a glob that a program takes as a pattern.
+
+
+MAX_BYTES = 4096
+
+# The end is optional, so that text full of quotes is read once: a quote without it is refused.
+_QUOTED = re.compile(r"""'[^']*('?)|"(?:[^"\\]|\\.)*("?)""")
+
+# A glob that a program gets as it is: there is no shell, and hardly a file of such a name (`--include=*.py`).
+# After these options, everybody means the pattern.
+_PATTERN = re.compile(
+    r"(?<!\S)--?[A-Za-z][\w-]*=[^\s;&|<>(){}$`~#\\'\"]+"
+    r"|(?<=\s)(?:-i?name|-i?path|-i?wholename|-g|--glob|--iglob|--include|--exclude|--exclude-dir)\s+[^\s;&|<>(){}$`~#\\'\"]+"
+)
+
+# What is harmless although it looks like an expansion: a git revision (`HEAD@{1}`, `v1^{commit}`), a bracket of find.
+_REVISION = re.compile(r"(?<=[\w@/.-])(?:@|\^)\{[A-Za-z0-9_-]*\}|(?<!\S)@\{[A-Za-z0-9_-]+\}|(?<!\S)\\[()!](?!\S)")
+
+_META: tuple[tuple[str, re.Pattern[str], str], ...] = (
+    ("metacharacter", re.compile(r"[;&|<>()]"), "Blocked shell operator"),
+    ("expansion", re.compile(r"[$`]"), "Blocked shell expansion"),
+    ("escape", re.compile(r"\\"), "Blocked backslash outside quotes"),
+    ("brace", re.compile(r"[{}]"), "Blocked brace expansion"),
+    ("glob", re.compile(r"[*?\[\]]"), "Blocked glob outside quotes"),
+    ("tilde", re.compile(r"(?:(?<=[\s=:,])|^)~"), "Blocked tilde expansion"),
+    ("comment", re.compile(r"(?:(?<=\s)|^)#"), "Blocked comment"),
+)
+
+
+def split_words(command: str) -> tuple[list[str], list[Violation]]:
+    """The words of one simple command, or why it is not one. Either list is empty."""
+    if found := list(_unreadable(command)) or list(_expanding(command)):
+        return [], found
+    try:
+        argv = shlex.split(command)
+    except ValueError as problem:
+        return [], [Violation("quotes", f"Blocked command: {problem}")]
+    if not argv:
+        return [], [Violation("empty", "Blocked command: there is nothing to run")]
+    return argv, []
+
+
+def _unreadable(command: str) -> Iterator[Violation]:
+    """What cannot be shown to a person as it is."""
+    if len(command) > MAX_BYTES or len(command.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        yield Violation("length", f"Blocked command: longer than {MAX_BYTES} bytes")
+        return
+    for index, what in describe_hidden(command):
+        yield Violation("hidden-text", f"Blocked {what} at position {index}")
+        return
+
+
+def _expanding(command: str) -> Iterator[Violation]:
+    """What a shell would act on. Quoted text is cut out first; a placeholder keeps `'a'b` one word."""
+    for quoted in _QUOTED.finditer(command):
+        if not quoted[1] and not quoted[2]:
+            yield Violation("quotes", "Blocked command: a quote is not closed")
+        if quoted[0][0] == '"' and (active := re.search(r"[$`]", quoted[0])):
+            yield Violation("expansion", f"Blocked shell expansion in double quotes: '{active[0]}'")
+    bare = _REVISION.sub("_", _QUOTED.sub("_", command))
+    for rule, pattern, message in _META:
+        if matched := pattern.search(_PATTERN.sub("_", bare) if rule == "glob" else bare):
+            yield Violation(rule, f"{message}: '{matched[0]}'")
+
+
+# -- The author's list of commands: whole lines, programs with their first words, programs with any arguments.
+
+
+Allowed: TypeAlias = Mapping[str, Sequence[str] | None] | Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """What was listed, ready to be asked."""
+
+    lines: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+    """Whole command lines."""
+    firsts: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """Program → the words that may follow it. Of a program without rules, also the flags it may have."""
+    open: set[str] = field(default_factory=set[str])
+    """Programs with any arguments that pass their rules."""
+
+    def names(self, program: str) -> bool:
+        return program in self.open or program in self.firsts or any(line[0] == program for line in self.lines)
+
+    def readable(self) -> dict[str, list[str] | str]:
+        """The list as a hint: what a caller may write."""
+        shown: dict[str, list[str] | str] = {name: sorted(words) for name, words in self.firsts.items()}
+        shown |= dict.fromkeys(self.open, "any arguments")
+        return shown | {shlex.join(line): "exactly" for line in self.lines}
+
+
+def parse_allow_list(allowed: Allowed) -> AllowList:
+    """Read `{"git": ["status"], "ls": None, "python3 --version": None}` or `{"ls", "python3 --version"}`."""
+    found = AllowList()
+    for key, values in _pairs(allowed):
+        program, *rest = _split(key) or [""]
+        if rest:
+            found.lines.add((program, *rest))
+        elif not values:
+            found.open.add(program)
+        for value in values:
+            _add(found, program, _split(value))
+    return found
+
+
+def _add(found: AllowList, program: str, line: list[str]) -> None:
+    if len(line) == 1:
+        found.firsts.setdefault(program, set()).add(line[0])
+    else:
+        found.lines.add((program, *line))
+
+
+def _pairs(allowed: Allowed) -> list[tuple[str, Sequence[str]]]:
+    if isinstance(allowed, str):
+        return [(allowed, ())]
+    if isinstance(allowed, Mapping):
+        listed = cast("Mapping[str, Sequence[str] | None]", allowed)
+        return [(name, [values] if isinstance(values, str) else values or ()) for name, values in listed.items()]
+    return [(name, ()) for name in allowed]
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return [text]
+
+
+# -- tar: one option says what it does, and the others mean different things with each. The first word needs no dash.
+
+
+_TAR_VALUED = "fC"
+
+
+def find_tar_violations(words: Sequence[str], places: Places) -> Iterator[Violation]:
+    """What the words after `tar` break."""
+    words = _dashed(words)
+    letters = {f"-{letter}" for word in words if word[:2] != "--" for letter in _cluster(word)}
+    chosen = list(dict.fromkeys(str(TAR[name]) for name in letters | set(words) if name in TAR))
+    if chosen == [str(TAR["-x"])] and ("-O" in letters or "--to-stdout" in words):
+        chosen = [str(TAR["print"])]
+    if len(chosen) == 1:
+        yield from grammar.find_violations(chosen[0], words, "tar", places)
+    elif list(words) not in (["--version"], ["--help"]):
+        yield Violation("flag", "Blocked command: tar needs one of -t, -x, -c, -r, -u and -d")
+
+
+def _dashed(words: Sequence[str]) -> list[str]:
+    """`tar xzf a.tgz` as `tar -x -z -f a.tgz`: the values follow the bundle, in the order of its letters."""
+    if not words or words[0].startswith("-"):
+        return list(words)
+    rest, found = list(words[1:]), list[str]()
+    for letter in words[0]:
+        found.append(f"-{letter}")
+        if letter in _TAR_VALUED and rest:
+            found.append(rest.pop(0))
+    return found + rest
+
+
+def _cluster(word: str) -> str:
+    """The letters of `-xzf`. What sticks to f or C is its value."""
+    end = min((at + 1 for at, letter in enumerate(word) if letter in _TAR_VALUED), default=len(word))
+    return word[1:end] if word[:1] == "-" else ""

@@ -9,8 +9,8 @@ from functools import cache
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from defserve.guard.network import urls
-from defserve.guard.shell.languages import awk, bounds, jq, sed, sql
+from defserve.guard import network
+from defserve.guard.shell import languages
 from defserve.guard.shell.places import Places
 from defserve.guard.verdict import Violation
 
@@ -57,7 +57,7 @@ def _where(words: str, check: Callable[[Places, str], Violation | None], effect:
 
 def _is_wide(word: str) -> bool:
     """`%1000000000d`, or `1000000000/1 "x"` of hexdump, which repeats it so often."""
-    return bounds.is_wide(word) or re.search(r"\d{4}/", word) is not None
+    return languages.is_wide(word) or re.search(r"\d{4}/", word) is not None
 
 
 def _here(places: Places, word: str) -> Violation | None:
@@ -181,7 +181,7 @@ def _url(word: str, places: Places) -> Violation | None:
     # curl expands brackets and braces to further URLs.
     if re.search(r"[][{}]", word):
         return Violation("remote", f"Blocked URL: '{word}' has brackets")
-    verdict = urls.judge(word)
+    verdict = network.judge(word)
     return None if verdict else Violation("remote", f"Blocked URL: {verdict.violations[0].message}")
 
 
@@ -216,7 +216,7 @@ KINDS: Mapping[str, Kind] = {
     "when": _spelt(r"(?!.*TZ=\"?[:/.]).*", "a time"),
     "charset": _spelt(r"[\w.:+-]+(?://(?:TRANSLIT|IGNORE)?)*", "a character set"),
     "script": _where("a script", _script),
-    "format": _spelt(r"\+.*", "a format that starts with +"),
+    "format": Kind("a format with + and no large widths", lambda word, places: word[:1] != "+" or _is_wide(word)),
     # Numbers that say how much is printed, or how long it takes, are bounded.
     "whole": _spelt(r"[-+]?\d{1,7}", "a number of at most 7 digits", dashed=True),
     "step": _spelt(r"[-+]?0*[1-9]\d{0,6}", "a step of at most 7 digits", dashed=True),
@@ -276,12 +276,12 @@ KINDS: Mapping[str, Kind] = {
     "npm-local": _spelt(rf"{_LOCAL}|{_NPM}", "a package"),
     "package": _spelt(_NAMED, "a package by its name: no path and no archive"),
     "package-local": _spelt(rf"{_LOCAL}|{_NAMED}", "a package"),
-    "sed": _language("sed script", sed.problem),
-    "awk": _language("awk program", awk.problem),
-    "jq": _language("jq filter", jq.problem),
-    "yq": _language("yq expression", jq.yq_problem),
-    "sql": _language("SQL", sql.problem),
-    "sql-asking": _language("SQL", sql.asking_problem),
+    "sed": _language("sed script", languages.find_sed_problem),
+    "awk": _language("awk program", languages.find_awk_problem),
+    "jq": _language("jq filter", languages.find_jq_problem),
+    "yq": _language("yq expression", languages.find_yq_problem),
+    "sql": _language("SQL", languages.find_sql_problem),
+    "sql-asking": _language("SQL", languages.find_query_problem),
     # Not `@list`, which names further files.
     "seven-name": _spelt(r"(?!-)[^@]*", "a name without '@'"),
     "seven-set": _spelt(r"=?[\w=+-]{0,12}", "a setting such as =9"),

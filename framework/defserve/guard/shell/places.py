@@ -2,13 +2,16 @@
 
 Outside, a short list of public facts about the machine may be read, and a few directories may be listed. Paths are
 judged by their text: a symbolic link is not followed, so `..` is refused wherever it stands. Which files an account may
-touch is up to the operating system. A tool that takes paths guards them with `defserve.guard.paths`.
+touch is up to the operating system. A tool that takes paths guards them with `defserve.guard.paths`. Below: links that
+lead out, and the environment that a command runs in.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from defserve.guard.verdict import Violation
@@ -59,6 +62,7 @@ _PUBLIC = re.compile(
     r"|/var/log/(?:syslog|messages|kern\.log|dmesg|dpkg\.log|apt/[^/]+|(?:nginx|apache2|httpd)/[^/]+)(?:\.\d+)?(?:\.gz)?"
     r"|/dev/(?:null|stdin)"
 )
+
 # What holds nothing but public names, however deep one looks.
 _WALKED = re.compile(rf"/(?:bin|lib|lib64|sbin|usr)(?:/.+)?|/var/log(?:/.+)?|{_PUBLIC.pattern}")
 _LISTED = re.compile(
@@ -145,3 +149,142 @@ class Places:
             return Violation("secret", f"Blocked path: '{path}' is not for reading")
         where = "climbs with '..'" if climbs else "is outside the working directory"
         return Violation("place", f"Blocked path: '{path}' {where}; name files relative to the working directory")
+
+
+# -- Symbolic links that lead out of the working directory. `judge` looks at text; this looks at the disk.
+#
+# A word that names a link, or a file behind one, is refused if what it leads to may not be read. Links that a program
+# meets later, while it walks, are not seen here: options that follow those are refused by the tables.
+
+
+def find_link(argv: Sequence[str], root: str) -> Violation | None:
+    """The first word of a judged command that leads out of `root` through a link, as a violation. Never raises."""
+    try:
+        top = os.path.realpath(root)
+        places = Places(top)
+        for word in argv[1:]:
+            for path in _paths(word, root):
+                real = os.path.realpath(os.path.join(root, path))
+                if places.read(real) and not _is_below(real, top):
+                    return Violation("place", f"Blocked path: '{word}' leads out of the working directory by a link")
+    except (OSError, ValueError) as problem:
+        return Violation("place", f"Blocked command: its paths cannot be looked at ({problem})")
+    return None
+
+
+def _paths(word: str, root: str) -> Iterator[str]:
+    """What a word may name: itself, and the value in `--file=x`, `if=x` or `-fx`. Other texts were judged before."""
+    values = [word, word.partition("=")[2], word[2:] if word[:1] == "-" and word[:2] != "--" else ""]
+    for value in filter(None, values):
+        inside = not os.path.isabs(value) or _is_below(os.path.normpath(value), os.path.normpath(root))
+        if inside and ".." not in value.split("/"):
+            yield value
+
+
+def _is_below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip("/") + "/")
+
+
+# -- The environment to run a judged command in: nothing of the server's own, and no program that settings may name.
+#
+# A repository brings settings along (`.git/config` in an unpacked archive, a bare repository inside another), and git
+# runs what some of them name, even to show a status. Variables outrank these settings. They cannot turn off a setting
+# whose name has a part of its author's choice: programs that filter, compare and merge (`filter.*`, `diff.*`,
+# `merge.*`), those that serve a remote (`remote.*`), and the hooks that git 2.54 takes from settings (`hook.*`). Nor do
+# they reach a repository at a local path that is fetched from or pushed to, or the steps of a rebase that is under way.
+# So a `.git` directory from strangers is better looked at without git.
+
+
+_GIT_SETTINGS: Mapping[str, str] = {
+    "core.fsmonitor": "false",
+    # Looking at differences would write the index.
+    "diff.autoRefreshIndex": "false",
+    "core.hooksPath": os.devnull,
+    "core.pager": "cat",
+    "core.sshCommand": "ssh",
+    "core.askPass": "",
+    "core.attributesFile": os.devnull,
+    "core.alternateRefsCommand": "",
+    "attr.tree": "refs/none",
+    "commit.gpgSign": "false",
+    "credential.helper": "",
+    "gpg.format": "openpgp",
+    "gpg.program": "false",
+    "gpg.ssh.defaultKeyCommand": "false",
+    "gpg.ssh.program": "false",
+    "gpg.x509.program": "false",
+    "log.showSignature": "false",
+    # Collecting garbage runs gc.recentObjectsHook.
+    "maintenance.auto": "false",
+    "merge.verifySignatures": "false",
+    "protocol.ext.allow": "never",
+    "push.gpgSign": "false",
+    "safe.bareRepository": "explicit",
+    "submodule.recurse": "false",
+    "tag.forceSignAnnotated": "false",
+    "tag.gpgSign": "false",
+}
+
+# What other programs write, ask or run although nobody told them to. Variables outrank the files of a project.
+_OTHERS: Mapping[str, str] = {
+    # Python writes no compiled files beside those that it reads.
+    "PYTHONDONTWRITEBYTECODE": "1",
+    # Nor does it take a module of the project for one of its own (`-m venv`).
+    "PYTHONSAFEPATH": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    # npm runs no scripts of a project or a package, and keeps no log.
+    "npm_config_ignore_scripts": "true",
+    "npm_config_git": "git",
+    "npm_config_node_options": "",
+    "npm_config_script_shell": "sh",
+    "npm_config_browser": "false",
+    "npm_config_editor": "true",
+    "npm_config_viewer": "cat",
+    # The script that asks for the fields of a new package.json.
+    "npm_config_init_module": os.devnull,
+    "npm_config_logs_max": "0",
+    "npm_config_update_notifier": "false",
+    # A project may name the tool chain, and wrappers for its compiler.
+    "RUSTUP_TOOLCHAIN": "stable",
+    "RUSTUP_AUTO_INSTALL": "0",
+    "RUSTC": "rustc",
+    "RUSTC_WRAPPER": "",
+    "RUSTC_WORKSPACE_WRAPPER": "",
+    "GOTOOLCHAIN": "local",
+    # Nobody is asked for a newer version.
+    "CHECKPOINT_DISABLE": "1",
+    "HOMEBREW_NO_AUTO_UPDATE": "1",
+    "HOMEBREW_NO_ANALYTICS": "1",
+}
+
+# npm begins a cache in the home directory, and top one for settings. A directory that cannot be made is no error.
+_READING: Mapping[str, str] = {"npm_config_cache": os.devnull, "XDG_CONFIG_HOME": os.devnull}
+
+
+def environment(writing: bool = False) -> dict[str, str]:
+    """The variables: a search path, a language, and what keeps programs from running, asking and writing unasked.
+
+    `writing`: the command may write, so package managers have a cache.
+    """
+    settings = {
+        f"GIT_CONFIG_{part}_{index}": text
+        for index, pair in enumerate(_GIT_SETTINGS.items())
+        for part, text in zip(("KEY", "VALUE"), pair, strict=True)
+    }
+    return {
+        "PATH": os.defpath,
+        "LANG": "C.UTF-8",
+        "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS)),
+        **settings,
+        "GIT_EDITOR": "true",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_PAGER": "cat",
+        "GIT_PROXY_COMMAND": "",
+        "GIT_SEQUENCE_EDITOR": "true",
+        "GIT_TERMINAL_PROMPT": "0",
+        "PAGER": "cat",
+        **_OTHERS,
+        **({} if writing else _READING),
+    }

@@ -1,19 +1,22 @@
-"""The Resources panel: the list, templates that are filled in, contents, and watching for changes."""
+"""The Resources, Prompts and Skills panels: lists, what is filled in, contents, and watching for changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import hashlib
+import mimetypes
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from defserve.client.client import Client
+from defserve.client.replies import Json as JsonObject
+from defserve.client.replies import list_if_known, number_of, object_of, text_of, texts_of
+from defserve.client.skills import UnverifiedSkill
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.host.client import Client
-from defserve.host.fields import object_of, texts_of
-from defserve.host.older.lacking import list_if_known
-from defserve.inspector.inspection import Inspection
-from defserve.inspector.items import contents_of, named
-from defserve.inspector.panels.verb import Verb, asking
+from defserve.inspector.inspection import Inspection, Verb, asking
 from defserve.inspector.protocol import BadMessage, Json, Request
-from defserve.protocols.mcp.resources.uri_expansion import expand, parse
+from defserve.protocols.mcp.uri_template import expand_template, parse_template
 from defserve.protocols.mcp.versions import features
 
 MOST_VALUES: Final = 100
@@ -50,7 +53,7 @@ def completes(client: Client) -> bool:
 def variables(template: str) -> list[Json] | None:
     """The variables of a template, `{"name", "many"}` each; None if it is one that is not understood."""
     try:
-        parts = parse(template)
+        parts = parse_template(template)
     except ValueError:
         return None
     found = [each for part in parts if not isinstance(part, str) for each in part.variables]
@@ -61,13 +64,13 @@ async def expanded(inspection: Inspection, request: Request) -> Any:
     """The URI of a template with `values`. What is left out, or empty, is left out of the URI."""
     values = {name: value for name, value in request.object("values").items() if value not in ("", [], None)}
     try:
-        parts = parse(request.text("template"))
-        return {"uri": expand(parts, values)}
+        parts = parse_template(request.text("template"))
+        return {"uri": expand_template(parts, values)}
     except (TypeError, ValueError) as error:
         raise BadMessage(f"the template cannot be filled in: {error}", fix="type the whole URI") from None
 
 
-async def read(inspection: Inspection, request: Request) -> Any:
+async def read_resource(inspection: Inspection, request: Request) -> Any:
     """The `contents` of a resource."""
     uri = request.text("uri")
     async with asking(inspection, request) as client:
@@ -98,7 +101,148 @@ async def complete(inspection: Inspection, request: Request) -> Any:
 VERBS: Final[Mapping[str, Verb]] = {
     "resources.list": list_resources,
     "resources.expand": expanded,
-    "resources.read": read,
+    "resources.read": read_resource,
     "resources.watch": watch,
     "complete": complete,
 }
+
+
+# -- The Prompts panel: the list, and a prompt with its arguments as the messages that it gives.
+
+
+async def list_prompts(inspection: Inspection, request: Request) -> Any:
+    """`prompts`, and whether the server `completes` their arguments."""
+    async with asking(inspection, request) as client:
+        offered = "prompts" in client.capabilities
+        prompts = (await list_if_known("prompts/list", client.prompts())).items if offered else []
+        found = named(prompts, "name")
+    return {"offered": offered, "prompts": found, "completes": completes(client)}
+
+
+async def get(inspection: Inspection, request: Request) -> Any:
+    """The whole result of a prompt. `arguments` are sent as they are, also wrong ones: refusals are worth testing."""
+    params = {"name": request.text("prompt"), "arguments": request.object("arguments")}
+    async with asking(inspection, request) as client:
+        return await client.request("prompts/get", params)
+
+
+PROMPT_VERBS: Final[Mapping[str, Verb]] = {
+    "prompts.list": list_prompts,
+    "prompts.get": get,
+}
+
+
+# -- The Skills panel: skills and their files, read only as far as they are what was listed.
+
+
+EXTENSION: Final = "io.modelcontextprotocol/skills"
+FOLDER: Final = "inode/directory"
+MOST_CHILDREN: Final = 2_000
+LONGEST_TEXT: Final = 2_000
+
+
+async def list_skills(inspection: Inspection, request: Request) -> Any:
+    """Every skill, as `described` says. Nothing is read. `directories`: folders can be read. `more`: left out."""
+    async with asking(inspection, request) as client:
+        offer = object_of(client.capabilities.get("extensions")).get(EXTENSION)
+        if offer is None:
+            return {"offered": False, "directories": False, "skills": [], "more": 0}
+        found = await client.skills()
+        skills = inspection.skills.hold(_era(client.stateless), found)
+        directories = object_of(offer).get("directoryRead") is True
+        return {"offered": True, "directories": directories, "skills": skills, "more": len(found) - len(skills)}
+
+
+async def read_skill_file(inspection: Inspection, request: Request) -> Any:
+    """A file of a skill: its text, or its bytes in base64, with the digest that was found.
+
+    A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` anew.
+    """
+    uri, path = request.text("uri"), request.text("path")
+    async with asking(inspection, request) as client:
+        era = _era(client.stateless)
+        if request.arguments.get("again") is True:
+            inspection.skills.forget(era, uri)
+        try:
+            data = await (await inspection.skills.loaded(client, era, uri)).read(path)
+        except UnverifiedSkill as error:
+            return {"path": path, "refused": error.message[:LONGEST_TEXT]}
+    about: JsonObject = {"path": path, "size": len(data), "digest": f"sha256:{hashlib.sha256(data).hexdigest()}"}
+    kind = mimetypes.guess_type(path)[0] or ""
+    text = None if kind.startswith("image/") else _text(data)
+    content: JsonObject = {"blob": base64.b64encode(data).decode()} if text is None else {"text": text}
+    return {**about, "type": kind, **content}
+
+
+async def directory(inspection: Inspection, request: Request) -> Any:
+    """What the server says is in a folder. It is not verified: `uri` tells which of it the skill lists."""
+    async with asking(inspection, request) as client:
+        found = await client.directory(request.text("uri"))
+    named = [each for each in found if isinstance(each.get("uri"), str)]
+    return {"children": [_child(each) for each in named[:MOST_CHILDREN]], "more": len(named[MOST_CHILDREN:])}
+
+
+def _child(each: JsonObject) -> JsonObject:
+    uri, kind = str(each["uri"])[:LONGEST_TEXT], text_of(each.get("mimeType")) or ""
+    name = uri.rstrip("/").rpartition("/")[2]
+    return {"uri": uri, "name": name, "type": kind[:200], "folder": kind == FOLDER}
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _era(stateless: bool) -> str:
+    return "stateless" if stateless else "handshake"
+
+
+SKILL_VERBS: Final[Mapping[str, Verb]] = {
+    "skills.list": list_skills,
+    "skills.read": read_skill_file,
+    "skills.directory": directory,
+}
+
+
+# -- What a server lists or gives, read for the page: members of the right type, whatever came.
+
+
+TEXTS: Final = ("uri", "uriTemplate", "name", "title", "description", "mimeType")
+CONTENT: Final = ("uri", "mimeType", "text", "blob")
+
+
+def named(items: Iterable[Any], key: str) -> list[JsonObject]:
+    """The items whose `key` is a text, once each, with their texts and what else the page shows."""
+    found: dict[str, JsonObject] = {}
+    for item in items:
+        if is_object(item) and isinstance(name := item.get(key), str) and name not in found:
+            found[name] = _item(item)
+    return list(found.values())
+
+
+def contents_of(contents: Any) -> list[JsonObject]:
+    """The contents of a resource: texts and base64."""
+    return [_texts(each, CONTENT) for each in contents if is_object(each)] if is_array(contents) else []
+
+
+def _item(item: JsonObject) -> JsonObject:
+    told = _texts(item, TEXTS)
+    if (size := number_of(item.get("size"))) is not None:
+        told["size"] = size
+    notes = object_of(item.get("annotations"))
+    told["annotations"] = {
+        "audience": texts_of(notes.get("audience")),
+        "priority": number_of(notes.get("priority")),
+        "lastModified": text_of(notes.get("lastModified")),
+    }
+    if is_array(asked := item.get("arguments")):
+        told["arguments"] = named(asked, "name")
+    if isinstance(required := item.get("required"), bool):
+        told["required"] = required
+    return told
+
+
+def _texts(item: JsonObject, names: Sequence[str]) -> JsonObject:
+    return {name: text for name in names if (text := text_of(item.get(name))) is not None}

@@ -9,16 +9,14 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from defserve.host.client import Client
-from defserve.host.mcpl.peer import McplPeer
-from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.verb import Verb, asking, era_of
+from defserve.client.client import Client
+from defserve.client.mcpl.peer import McplPeer
+from defserve.core.json_values import is_array
+from defserve.inspector.differences import bounded, patch, side_by_side
+from defserve.inspector.inspection import Inspection, Verb, asking, era_of
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.inspector.recording.masking import masked
-from defserve.inspector.states.changes import bounded, patch
-from defserve.inspector.states.checkpoint import MISSING, CheckpointView
-from defserve.inspector.states.side_by_side import side_by_side
-from defserve.wire.jsonvalue import is_array
+from defserve.inspector.state_trees import MISSING, CheckpointView
 
 MOST_IDS: Final = 200
 LONGEST_CONTENT: Final = 1024 * 1024

@@ -1,20 +1,35 @@
-"""The Tools panel: the list with what each definition costs and needs, calls, and calls saved as code."""
+"""The Tools and Apps panels: tools with what they cost and need, calls, calls saved as code, and the views of calls.
+
+A call ends when its verb is cancelled, and no secret is written into code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pprint import pformat
 from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
 
-from defserve.host.client import Client
-from defserve.host.fields import object_of, text_of
-from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
-from defserve.inspector.calls.calling import call
-from defserve.inspector.calls.saving import command_line, pytest_test
-from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.verb import Verb, asking
-from defserve.inspector.protocol import Json, Request
+from defserve.base.redaction import MASK
+from defserve.client.apps import is_visible_to, render, view_uri
+from defserve.client.client import Client
+from defserve.client.mgp.server_claims import ListedSecurity, tool_security
+from defserve.client.mgp.streaming import ChunkOrder
+from defserve.client.replies import Json as JsonObject
+from defserve.client.replies import list_if_known, object_of, text_of
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import PeerError, PeerGone
+from defserve.inspector.app_views import PatientClient, ShownApp, View, narrowed, refused_by
+from defserve.inspector.inspection import Inspection, Verb, asking
+from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.recording.masking import masked, masked_words
+from defserve.protocols.mcp.app_policy import SCHEME
 from defserve.tooling.lint.definitions import tokens
-from defserve.wire.jsonvalue import is_object
 
 FEATURE_SET: Final = "featureSet"
 LOOKED_AT: Final = 20_000
@@ -95,4 +110,344 @@ VERBS: Final[Mapping[str, Verb]] = {
     "tools.call": call_tool,
     "tools.save": save,
     "tools.latency": latency,
+}
+
+
+# -- One call of a tool: its progress, its log lines and its parts as they come, then its result.
+
+
+LONGEST_CALL: Final = 24 * 3600.0
+LOG: Final = "notifications/message"
+
+
+class RunningCall:
+    """Follows one request. It is the observer of the request, and reads its chunks where the server sends some."""
+
+    def __init__(self, client: Client, request: Request) -> None:
+        self.id = ""
+        self._client, self._request = client, request
+        self._streams = client.mgp.streams if client.mgp and "streaming" in client.mgp.sections else None
+        self._order = ChunkOrder()
+        self._began = time.perf_counter()
+        self.first: float | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the server is asked for chunks."""
+        return self._streams is not None
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds since it began."""
+        return round((time.perf_counter() - self._began) * 1000, 1)
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self._part({"progress": progress, "total": total, "message": message})
+
+    def log(self, params: Json) -> None:
+        self._part({"log": {name: params.get(name) for name in ("level", "logger", "data")}})
+
+    def finish(self) -> None:
+        """Send what still waited for an earlier chunk: every part goes before the answer."""
+        if self._streams is not None:
+            self._streams.pop(self.id, None)
+        self._chunks(self._order.rest())
+
+    # -- the observer of the request ---------------------------------------------------------------------
+
+    def begins(self) -> str:
+        if self._streams is not None:
+            self._streams.pop(self.id, None)
+        # Without a session anyone who knows the id can cancel the call, so it must be hard to guess.
+        self.id = uuid4().hex
+        # A question that was asked before the call was sent is not part of its time.
+        self._began = time.perf_counter()
+        if self._streams is not None:
+            self._streams[self.id] = self
+        self._order.repeat()
+        return self.id
+
+    @property
+    def repeatable(self) -> bool:
+        return self._order.next == 0
+
+    def waits(self) -> bool:
+        return True
+
+    def heard(self, params: Mapping[str, Any]) -> None:
+        """Take a chunk. Chunks may come in any order."""
+        index = params.get("index")
+        if type(index) is not int or index < 0:
+            return
+        lost = params.get("gap_unrecoverable") is True
+        self._chunks(self._order.lose(index) if lost else self._order.take(index, params.get("content")))
+        if missing := self._order.wanted():
+            self._client.say("notifications/mgp.stream.gap", {"request_id": self.id, "missing_indices": missing})
+
+    def _chunks(self, contents: list[Any]) -> None:
+        for content in contents:
+            self._part({"content": content})
+
+    def _part(self, part: Json) -> None:
+        self.first = self.first or self.ms
+        self._request.part({**part, "ms": self.ms})
+
+
+async def call(inspection: Inspection, request: Request, client: Client) -> Json:
+    """Call a tool. Parts: `{"progress", "total", "message"}`, `{"log"}`, `{"content"}`, each with `ms`.
+
+    Cancelling it cancels the call. The answer has the whole `result`, also one with `isError`.
+    """
+    spoken = "stateless" if client.stateless else "handshake"
+    running = RunningCall(client, request)
+    params: Json = {"name": request.text("tool"), "arguments": request.object("arguments")}
+    if running.streams:
+        params["_mgp"] = {"stream": True}
+
+    def heard(of: str, method: str, said: Json) -> None:
+        # A log line does not say which call it belongs to: every call of its conversation shows it.
+        if of == spoken and method == LOG:
+            running.log(said)
+
+    inspection.notices.append(heard)
+    try:
+        result = await client.request(
+            "tools/call", params, on_progress=running.progress, timeout=LONGEST_CALL, observer=running
+        )
+    finally:
+        inspection.notices.remove(heard)
+        running.finish()
+    about = {"era": spoken, "ms": running.ms, "first": running.first, "request": running.id}
+    return {**about, "result": result, "failed": object_of(result).get("isError") is True}
+
+
+# -- A call as code that does the same: a `defserve call` line, and a test for pytest.
+#
+# Secrets are not written: in their places stands what is to be filled in.
+
+
+NAME: Final = re.compile(r"[^=:\s-][^=:\s]*")
+WIDTH: Final = 88
+LONGEST_EXPECTED: Final = 2_000
+
+
+def command_line(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) -> str:
+    """The `defserve call` line of a call. `words` name the server."""
+    before, after = _split(_filled_words(words))
+    arguments = _without_secrets(dict(arguments))
+    given = [_argument(name, value) for name, value in arguments.items()]
+    if not all(map(NAME.fullmatch, arguments)):
+        given = ["--json", json.dumps(arguments, ensure_ascii=False)]
+    return shlex.join(["defserve", "call", *before, tool, *given, *after])
+
+
+def _argument(name: str, value: Any) -> str:
+    return f"{name}={value}" if isinstance(value, str) else f"{name}:={json.dumps(value, ensure_ascii=False)}"
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What names the server, before and after the rest of the line."""
+    named = list(words)
+    cut = named.index("--") if "--" in named else len(named)
+    return named[:cut], named[cut:]
+
+
+def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], outcome: Any) -> str:
+    """A test that makes the call and expects what it gave: a `result`, `{"error": {"message"}}`, or None."""
+    before, command = _split(_filled_words(words))
+    arguments, outcome = _without_secrets(dict(arguments)), _without_secrets(outcome)
+    name = f"test_{re.sub(r'[^0-9a-zA-Z_]+', '_', tool).strip('_').lower() or 'tool'}"
+    asked = f"client.call_raw({tool!r}, {_literal(arguments, 8)})"
+    error = object_of(object_of(outcome).get("error")).get("message")
+    raises = isinstance(error, str)
+    checks = (
+        [f"with pytest.raises(DefserveError, match={_first_line(error)!r}):", f"    {asked}"]
+        if isinstance(error, str)
+        else [f"result = {asked}", *_expected(object_of(outcome))]
+    )
+    lines = [*_imports(bool(command), raises), ""]
+    if command:
+        lines += [
+            "",
+            f"def {name}() -> None:",
+            "    async def main() -> None:",
+            f"        link = await ProcessLink.spawn({', '.join(map(repr, command[1:2]))}, {command[2:]!r})",
+            "        async with Client(link) as client:",
+            *(f"            {line.replace('client.call_raw', 'await client.call_raw')}" for line in checks),
+            "",
+            "    asyncio.run(main())",
+        ]
+    else:
+        served = before[0] if before else "server.py"
+        lines += ["", f"@pytest.mark.serves({served!r})", f"def {name}(client) -> None:"]
+        lines += [f"    {line}" for line in checks]
+    return "\n".join(lines) + "\n"
+
+
+def _without_secrets(value: Any) -> Any:
+    return _filled(value, masked(value), "the secret")
+
+
+def _filled(value: Any, shown: Any, name: str) -> Any:
+    """The value, with what to fill in where the mask is in `shown`. All else is as it was, to the last character."""
+    if is_object(value) and is_object(shown):
+        pairs = zip(value.items(), shown.items(), strict=True)
+        return {_filled(key, other, "the secret"): _filled(each, masks, key) for (key, each), (other, masks) in pairs}
+    if is_array(value) and is_array(shown):
+        return [_filled(each, other, name) for each, other in zip(value, shown, strict=True)]
+    if isinstance(shown, str) and MASK in shown and shown != value:
+        return shown.replace(MASK, f"<fill in {name}>")
+    return value
+
+
+def _filled_words(words: Sequence[str]) -> list[str]:
+    return [_filled(word, shown, "the secret") for word, shown in zip(words, masked_words(words), strict=True)]
+
+
+def _imports(is_command: bool, raises: bool) -> list[str]:
+    lines = ["import asyncio", ""] if is_command else []
+    if raises or not is_command:
+        lines += ["import pytest", ""]
+    if raises:
+        lines.append("from defserve.errors import DefserveError")
+    if is_command:
+        lines.append("from defserve.client import Client, ProcessLink")
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _expected(result: JsonObject) -> list[str]:
+    """What to expect of a result: its structured content, or else its texts, or else the kinds of its content."""
+    if not result:
+        return ['assert not result.get("isError")']
+    lines = ['assert result["isError"]' if result.get("isError") is True else 'assert not result.get("isError")']
+    content: Any = result.get("content")
+    blocks: list[JsonObject] = [block for block in content if is_object(block)] if is_array(content) else []
+    structured = result.get("structuredContent")
+    if structured is not None and len(json.dumps(structured)) <= LONGEST_EXPECTED:
+        lines.append(f'assert result["structuredContent"] == {_literal(structured, 8)}')
+    elif blocks and all(block.get("type") == "text" for block in blocks) and len(str(blocks)) <= LONGEST_EXPECTED:
+        texts = [block.get("text") for block in blocks]
+        lines.append(f'assert [block["text"] for block in result["content"]] == {_literal(texts, 8)}')
+    elif blocks:
+        kinds = [block.get("type") for block in blocks]
+        lines.append(f'assert [block["type"] for block in result["content"]] == {_literal(kinds, 8)}')
+    return lines
+
+
+def _first_line(text: str) -> str:
+    return re.escape(text.strip().partition("\n")[0])
+
+
+def _literal(value: Any, indent: int) -> str:
+    """A value as Python, over several lines if it is long."""
+    if len(text := repr(value)) <= WIDTH:
+        return text
+    lines = pformat(value, width=WIDTH, sort_dicts=False).split("\n")
+    return ("\n" + " " * indent).join(lines)
+
+
+# -- The Apps panel: tools that have a view, the view of a call in a frame, and its messages.
+
+
+LONGEST_VIEW: Final = 8 * 1024 * 1024
+LONGEST_TEXT: Final = 2_000
+AUDIENCES: Final = ("model", "app")
+
+
+async def list_apps(inspection: Inspection, request: Request) -> Any:
+    """`tools` that have a view or are for views, and the `views` that are listed as resources."""
+    async with asking(inspection, request) as client:
+        listed = await client.tools() if "tools" in client.capabilities else []
+        found = [_tool(each) for each in listed if isinstance(each.get("name"), str)]
+        return {"tools": [each for each in found if each is not None], "views": await _views(client)}
+
+
+def _tool(tool: Json) -> Json | None:
+    uri, audience = view_uri(tool), [each for each in AUDIENCES if is_visible_to(each, tool)]
+    if uri is None and "model" in audience:
+        return None
+    about = {name: _text(tool, name) for name in ("name", "title", "description")}
+    return {**about, "uri": uri, "audience": audience, "schema": object_of(tool.get("inputSchema"))}
+
+
+async def _views(client: Client) -> list[Json]:
+    try:
+        offered = "resources" in client.capabilities
+        listed = (await list_if_known("resources/list", client.resources())).items if offered else []
+    except PeerGone:
+        raise
+    except PeerError:
+        return []  # the tools tell which views there are
+    views = [each for each in listed if (text_of(each.get("uri")) or "").startswith(SCHEME)]
+    return [{name: _text(each, name) for name in ("uri", "name", "title", "description", "mimeType")} for each in views]
+
+
+def _text(item: Json, name: str) -> str:
+    return (text_of(item.get(name)) or "")[:LONGEST_TEXT]
+
+
+async def show(inspection: Inspection, request: Request) -> Any:
+    """Call a tool as a model would, and get its view ready for a frame. Parts: the progress of the call."""
+    tool, arguments = request.text("tool"), request.object("arguments")
+    began = time.perf_counter()
+
+    def progress(progress: float, total: float | None, message: str | None) -> None:
+        request.part({"progress": progress, "total": total, "message": message})
+
+    async with asking(inspection, request) as client:
+        app = await render(PatientClient(client, progress), tool, arguments)
+    era = "stateless" if client.stateless else "handshake"
+    size = len(app.html.encode("utf-8", "replace"))
+    if size > LONGEST_VIEW:
+        raise PeerError(f"the view {app.uri!r} has {size:,} bytes: more than {LONGEST_VIEW:,} are not shown")
+    views = inspection.views
+    ports = {views.page_port, urlsplit(views.origin).port or 0}
+    policy, reaches, refused = narrowed(app.policy, refused_by(ports, inspection.target.address))
+    shown = ShownApp(era, app, inspection.questions)
+    shown.change(request.object("context"))
+    return {
+        "app": inspection.apps.add(shown),
+        "url": views.add(View(app.html, policy)),
+        "era": era,
+        "ms": round((time.perf_counter() - began) * 1000, 1),
+        "uri": app.uri,
+        "size": size,
+        "policy": policy,
+        "reaches": reaches,
+        "refused": refused,
+        "permissions": app.permissions,
+        "border": app.border,
+        "domain": app.domain,
+        "result": app.result,
+        "text": app.text,
+    }
+
+
+async def message(inspection: Inspection, request: Request) -> Any:
+    """What to post to a view after a `message` of its own. Cancelling it takes back what the person was asked."""
+    given = request.arguments.get("message")
+    if not isinstance(given, dict):
+        raise BadMessage("the argument 'message' is missing, or is not an object")
+    shown = inspection.apps[request.whole("app")]
+    return {"answers": await shown.answer(given)}
+
+
+async def context(inspection: Inspection, request: Request) -> Any:
+    """Something is different at the page: its theme, the room for the view. What to post to the view."""
+    return {"answers": inspection.apps[request.whole("app")].change(request.object("context"))}
+
+
+async def close(inspection: Inspection, request: Request) -> Any:
+    inspection.apps.remove(request.whole("app"))
+    return {}
+
+
+APP_VERBS: Final[Mapping[str, Verb]] = {
+    "apps.list": list_apps,
+    "apps.show": show,
+    "apps.message": message,
+    "apps.context": context,
+    "apps.close": close,
 }

@@ -1,20 +1,24 @@
-"""The Wire panel: the timeline under a filter, single messages, both eras side by side, saving."""
+"""The Wire and Latency panels: the timeline under a filter, single messages, both eras side by side, and durations."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
-from defserve.inspector.calls.both_eras import again, both_eras
-from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.verb import Verb
-from defserve.inspector.protocol import BadMessage, Json, Request
-from defserve.inspector.recording.filter import FilterProblem, parse
+from defserve.client.client import Client
+from defserve.client.mgp.server_claims import tool_security
+from defserve.client.replies import Json as JsonObject
+from defserve.client.replies import object_of
+from defserve.errors import DefserveError
+from defserve.inspector.differences import Row, aligned, folded
+from defserve.inspector.inspection import ERAS, Inspection, Verb, era_of
+from defserve.inspector.protocol import BadMessage, Json, Request, error_of
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
-from defserve.inspector.recording.rows import KINDS, Query, Rows
+from defserve.inspector.recording.timeline import KINDS, FilterProblem, Query, Rows, parse
 
 MOST_ROWS: Final = 500
 BATCH_SECONDS: Final = 0.1
@@ -33,7 +37,7 @@ async def check(inspection: Inspection, request: Request) -> Any:
     return {"terms": [[term.start, term.value_start, term.stop] for term in terms]}
 
 
-async def follow(inspection: Inspection, request: Request) -> Any:
+async def follow_timeline(inspection: Inspection, request: Request) -> Any:
     """How many rows there are under a filter, as parts whenever that may have changed, until it is cancelled.
 
     Parts: `rows`, `messages` and `errors` in all, `version` and `dropped` as in `Rows`, the `overview`.
@@ -181,7 +185,7 @@ def _belonging(recorder: Recorder, asked: RecordedMessage) -> list[RecordedMessa
 
 VERBS: Final[Mapping[str, Verb]] = {
     "wire.filter": check,
-    "wire.follow": follow,
+    "wire.follow": follow_timeline,
     "wire.rows": rows,
     "wire.find": find,
     "wire.message": message,
@@ -190,3 +194,254 @@ VERBS: Final[Mapping[str, Verb]] = {
     "wire.clear": clear,
     "wire.save": save,
 }
+
+
+# -- One request in both eras: its lines beside those of the other era, and sending it again in both.
+
+
+LONG: Final = 300
+"""Lines. With more, runs of equal ones are left out."""
+LONGEST_LINE: Final = 2_000
+SEND_SECONDS: Final = 60.0
+
+OWN: Final = re.compile(r'  "id": | +"(?:progressToken|trace_id|request_id)": ')
+"""Lines that name this one message. They differ by chance, so they are not marked."""
+OF_EVERY_REQUEST: Final = frozenset(("host", "content-length", "accept", "accept-encoding", "connection", "user-agent"))
+READS: Final = frozenset(
+    (
+        "tools/list",
+        "resources/list",
+        "resources/read",
+        "resources/templates/list",
+        "prompts/list",
+        "prompts/get",
+        "completion/complete",
+        "ping",
+        "server/discover",
+    )
+)
+NOT_AGAIN: Final = {
+    "initialize": "It opens the conversation, and is sent once.",
+    "subscriptions/listen": "It stays open for as long as the conversation.",
+}
+
+
+def both_eras(recorder: Recorder, entry: RecordedMessage) -> Json:
+    """A message in both eras. Each of `handshake` and `stateless` has the `seq` of the request, or is missing.
+
+    `lines` are those of the requests, `answers` those of the answers: [handshake, stateless, whether they differ], or a
+    number of equal lines that are left out. `differences` counts runs of different lines.
+    """
+    asked = request_of(recorder, entry)
+    found = {era: asked if asked.era == era else counterpart(recorder, asked, era) for era in ERAS}
+    sides = [_side(recorder, found[era]) for era in ERAS]
+    lines = _head(*(side["exchange"] for side in sides)) + _body(*(side["body"] for side in sides))
+    answers = _body(*(side["answer"] for side in sides))
+    is_both = all(found.values())
+    return {
+        **{era: _about(recorder, each) for era, each in found.items() if each is not None},
+        "lines": _bounded(lines),
+        "answers": _bounded(answers),
+        "differences": _runs(lines) + _runs(answers) if is_both else None,
+        "again": _why_not(asked),
+    }
+
+
+def _about(recorder: Recorder, entry: RecordedMessage) -> Json:
+    answer = recorder.entry(entry.of) if entry.of is not None and entry.kind == "request" else None
+    return {"seq": entry.seq, "ms": entry.ms, "size": entry.size + (answer.size if answer else 0)}
+
+
+def _side(recorder: Recorder, entry: RecordedMessage | None) -> Json:
+    """The shown body of a request, of its answer, and its HTTP exchange; None where there is none."""
+    answer = recorder.entry(entry.of) if entry is not None and entry.of is not None else None
+    asked, answered = _shown(recorder, entry), _shown(recorder, answer)
+    return {
+        "body": asked.get("body"),
+        "exchange": asked.get("exchange"),
+        "answer": answered.get("body") if answer and answer.kind == "answer" else None,
+    }
+
+
+def _shown(recorder: Recorder, entry: RecordedMessage | None) -> Json:
+    if entry is None:
+        return {}
+    if entry.size > LONGEST_READ:
+        return {"body": f"{entry.size:,} bytes, too long to compare"}
+    return recorder.message(entry.seq) or {}
+
+
+def _body(left: Any, right: Any) -> list[Row]:
+    if left is None or right is None:
+        return [
+            (each[0] if left is not None else None, each[0] if left is None else None, False)
+            for each in aligned(left if left is not None else right, left if left is not None else right)
+            if left is not None or right is not None
+        ]
+    rows = aligned(left, right)
+    return [(a, b, differs and not (a and b and OWN.match(a) and OWN.match(b))) for a, b, differs in rows]
+
+
+def _head(left: Json | None, right: Json | None) -> list[Row]:
+    """The request line and the headers that say something about the protocol."""
+    if not left and not right:
+        return []
+    one, other = _headers(left), _headers(right)
+    names = [*one, *(name for name in other if name not in one)]
+    lines = [
+        (f"{name}: {one[name]}" if name in one else None, f"{name}: {other[name]}" if name in other else None)
+        for name in names
+    ]
+    start = (_first_line(left), _first_line(right))
+    return [(a, b, bool(left and right) and a != b) for a, b in (start, *lines)]
+
+
+def _first_line(exchange: Json | None) -> str | None:
+    return f"{exchange['method']} {exchange['address']}" if exchange else None
+
+
+def _headers(exchange: Json | None) -> dict[str, str]:
+    headers = object_of((exchange or {}).get("headers"))
+    return {name.lower(): str(value) for name, value in headers.items() if name.lower() not in OF_EVERY_REQUEST}
+
+
+def _runs(rows: list[Row]) -> int:
+    return sum(1 for place, row in enumerate(rows) if row[2] and not (place and rows[place - 1][2]))
+
+
+def _bounded(rows: list[Row]) -> list[Row | int]:
+    cut: list[Row] = [(_cut(a), _cut(b), differs) for a, b, differs in rows]
+    return folded(cut) if len(cut) > LONG else list[Row | int](cut)
+
+
+def _cut(line: str | None) -> str | None:
+    return line if line is None or len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line)} characters)"
+
+
+def _why_not(asked: RecordedMessage) -> str | None:
+    """Why a message cannot be sent again; None if it can."""
+    if asked.kind != "request" or asked.direction != "sent":
+        return "Only requests of the inspector can be sent again."
+    return NOT_AGAIN.get(asked.method)
+
+
+async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool) -> Json:
+    """Send the request in both eras. What changes something is sent only if it is `confirmed`.
+
+    Else `confirm` says what it is: its method, its tool and the mark of that. `sent` has the `seq` of each request,
+    `errors` why an era could not do it; a refusal of the server is an answer like any other.
+    """
+    recorder = inspection.recorder
+    asked = request_of(recorder, entry)
+    if (why := _why_not(asked)) is not None:
+        raise BadMessage(f"this message cannot be sent again: {why}")
+    if recorder.body(asked.seq) is None:
+        raise BadMessage("this message is no longer kept", fix="make the call again in the Tools panel")
+    params = asked_for(recorder, asked)
+    mark = await _mark(await inspection.client(asked.era), asked.method, params)
+    if mark != "safe" and not confirmed:
+        return {"confirm": {"method": asked.method, "tool": asked.about or None, "mark": mark}}
+    failed = await asyncio.gather(*(_send(inspection, era, asked.method, params) for era in ERAS))
+    found = {era: counterpart(recorder, asked, era) for era in ERAS}
+    return {
+        "sent": {era: each.seq for era, each in found.items() if each is not None},
+        "errors": {era: error for era, error in zip(ERAS, failed, strict=True) if error},
+    }
+
+
+async def _mark(client: Client, method: str, params: Json) -> str | None:
+    """`safe`, `moderate`, `dangerous`, or None if nobody said."""
+    if method != "tools/call":
+        return "safe" if method in READS else None
+    name = params.get("name")
+    tool = next((each for each in await client.tools() if each.get("name") == name), None)
+    if tool is None:
+        return None
+    security = tool_security(str(name), tool)
+    return security.risk if security.is_marked else None
+
+
+async def _send(inspection: Inspection, era: str, method: str, params: Json) -> Json | None:
+    """Send a request in an era. Why that was not possible; None if the server answered, whatever it said."""
+    began = inspection.recorder.count
+    try:
+        client = await inspection.client(era)
+        await client.request(method, params, timeout=SEND_SECONDS)
+    except DefserveError as error:
+        inspection.failed(era, error)
+        is_answer = any(
+            each.era == era and each.kind == "answer" and each.method == method
+            for each in inspection.recorder.slice(began, inspection.recorder.count)
+        )
+        return None if is_answer else error_of(error)
+    return None
+
+
+# -- Finds the same request in the other era.
+
+
+SAME: Final = {"initialize": "server/discover", "server/discover": "initialize"}
+"""Methods that do in one era what another does in the other."""
+OF_THE_CALL: Final = ("_meta", "_mgp", "_mcpl", "state", "requestState", "inputResponses", "trace_id", "request_id")
+"""Members of params that belong to one sending of a request, not to what it asks for."""
+LOOKED_AT: Final = 50_000
+READ: Final = 200
+ENVELOPE: Final = 8 * 1024
+"""Bytes by which the same request may differ from one era to the other."""
+LONGEST_READ: Final = 256 * 1024
+"""Bytes of a message that is read to compare it. Longer ones are never the same."""
+
+
+def request_of(recorder: Recorder, entry: RecordedMessage) -> RecordedMessage:
+    """The request of an answer or a notice, if it is known; else the message itself."""
+    found = recorder.entry(entry.of) if entry.kind in ("answer", "notice") and entry.of is not None else None
+    return found or entry
+
+
+def counterpart(recorder: Recorder, entry: RecordedMessage, era: str) -> RecordedMessage | None:
+    """The newest request (or notice) of an era that asks for the same as `entry` does."""
+    wanted = None if entry.method in SAME else asked_for(recorder, entry)
+    read = 0
+    for each in reversed(recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)):
+        if each.era != era or each.kind != entry.kind or each.direction != entry.direction:
+            continue
+        if wanted is None:
+            if each.method in (entry.method, SAME.get(entry.method)):
+                return each
+        elif each.method == entry.method and abs(each.size - entry.size) <= ENVELOPE and entry.size <= LONGEST_READ:
+            if asked_for(recorder, each) == wanted:
+                return each
+            if (read := read + 1) >= READ:
+                return None
+    return None
+
+
+def asked_for(recorder: Recorder, entry: RecordedMessage) -> JsonObject:
+    """The params of a request, without what belongs to one sending of it. With its secrets: never show them."""
+    try:
+        message: Any = from_json(recorder.body(entry.seq) or b"{}")
+    except ValueError:
+        return {}
+    params = object_of(object_of(message).get("params"))
+    return {name: value for name, value in params.items() if name not in OF_THE_CALL}
+
+
+# -- The Latency panel: how long the calls of each tool took, and how many there are a second.
+
+
+PAUSE: Final = 1.0
+
+
+async def follow_latency(inspection: Inspection, request: Request) -> Any:
+    """The figures as parts, a new one each second while there are calls, until it is cancelled."""
+    connection = inspection.connection(era_of(request))
+    told: Any = None
+    while True:
+        figures = inspection.latencies.told(connection.era)
+        if figures != told:
+            told = figures
+            request.part(figures)
+        await asyncio.sleep(PAUSE)
+
+
+LATENCY_VERBS: Final[Mapping[str, Verb]] = {"latency.follow": follow_latency}

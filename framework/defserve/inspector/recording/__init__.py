@@ -2,6 +2,4 @@
 
 Memory is bounded: old bodies go to a file that nobody else can open, and the oldest messages are forgotten. Secrets are
 masked whenever a message is shown.
-
-May import: `host.link`, `host.links.endpoint`, `host.links.http`, `host.fields`, `redaction`, `wire`.
 """

@@ -1,6 +1,6 @@
 """Messages, headers, addresses and command lines without their secrets, for the page and for what is copied from it.
 
-What a secret is called and looks like is the matter of `defserve.redaction`. Here are the places where it stands.
+What a secret is called and looks like is the matter of `defserve.base.redaction`. Here are the places where it stands.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
 
-from defserve.redaction import MASK, is_secret_name, redact_text
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.base.redaction import MASK, is_secret_name, redact_text
+from defserve.core.json_values import is_array, is_object
 
 LONGEST: Final = 4 * 1024 * 1024
 LONGEST_NAME: Final = 64

@@ -1,7 +1,11 @@
-"""Keeps what passed: one `RecordedMessage` a message, its body, and which answer belongs to which request."""
+"""Keeps what passed: one `RecordedMessage` a message, its body, and which answer belongs to which request.
+
+New bodies are in memory, older ones in a temporary file without a name, the oldest forgotten.
+"""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from bisect import bisect_left
 from collections import deque
@@ -9,16 +13,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import IO, Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from defserve.host.fields import Json, object_of
-from defserve.inspector.recording.bodies import Bodies
-from defserve.inspector.recording.masking import masked_headers, masked_message, masked_text
-from defserve.inspector.recording.words import CANCELLED, about, about_answer
-from defserve.wire.codec import is_id
-from defserve.wire.jsonvalue import is_object
+from defserve.client.replies import Json, object_of
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import is_id
+from defserve.inspector.recording.masking import masked, masked_headers, masked_message, masked_text
 
 Direction: TypeAlias = Literal["sent", "received"]
 Kind: TypeAlias = Literal["request", "notice", "answer", "other"]
@@ -279,3 +281,182 @@ def _error_in(message: Json) -> int | bool | None:
         code = object_of(message.get("error")).get("code")
         return code if isinstance(code, int) else True
     return True if object_of(message.get("result")).get("isError") is True else None
+
+
+# -- What a message is about, in a word or two. Texts of a server are without secrets.
+
+
+MAX_SUMMARY: Final = 80
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+LOG: Final = "notifications/message"
+
+LISTS: Final[Mapping[str, tuple[str, str]]] = {
+    "tools/list": ("tools", "tool"),
+    "resources/list": ("resources", "resource"),
+    "resources/templates/list": ("resourceTemplates", "template"),
+    "prompts/list": ("prompts", "prompt"),
+    "roots/list": ("roots", "root"),
+}
+
+
+def about(message: Json) -> str:
+    """A request or a notice: the tool, the URI, the text that it carries. An error: its message."""
+    params = object_of(message.get("params"))
+    method = message.get("method")
+    if method == PROGRESS:
+        return _shown(_progress(params))
+    if method == LOG:
+        return _shown(f"{params.get('level')}: {_text(params.get('data'))}")
+    if isinstance(name := params.get("name"), str) and name:
+        return name[:MAX_SUMMARY]
+    if isinstance(reference := object_of(params.get("ref")).get("name"), str):
+        return reference[:MAX_SUMMARY]
+    found: Any = params.get("uri") or params.get("message") or params.get("reason") or params.get("data")
+    if found is None and "error" in message:
+        found = object_of(message.get("error")).get("message")
+    if found is None and (server := client_or_server(params, "clientInfo")):
+        return _shown(server)
+    return _shown(found) if isinstance(found, str) else ""
+
+
+def about_answer(method: str, result: Json) -> str:
+    """What a result tells about its request, where the request itself says nothing."""
+    if method in LISTS:
+        name, one = LISTS[method]
+        items = result.get(name)
+        count = len(items) if is_array(items) else 0
+        return f"{count} {one if count == 1 else f'{one}s'}" + (", and more" if result.get("nextCursor") else "")
+    if method == "initialize":
+        return _shown(client_or_server(result, "serverInfo"))
+    if method == "server/discover":
+        return _shown(client_or_server(result, "serverInfo") or _versions(result))
+    return ""
+
+
+def client_or_server(told: Json, which: str) -> str:
+    """Who speaks: name, version, and the version of the protocol."""
+    info = object_of(told.get(which))
+    words = " ".join(str(info[name]) for name in ("name", "version") if name in info)
+    return ", ".join(each for each in (words, str(told.get("protocolVersion") or "")) if each)
+
+
+def _versions(result: Json) -> str:
+    versions = result.get("supportedVersions")
+    return ", ".join(map(str, versions)) if is_array(versions) else ""
+
+
+def _progress(params: Json) -> str:
+    done, total, text = params.get("progress"), params.get("total"), params.get("message")
+    share = f"{_number(done)} of {_number(total)}" if isinstance(total, int | float) else _number(done)
+    return f"{share}, {text}" if isinstance(text, str) and text else share
+
+
+def _number(value: Any) -> str:
+    try:
+        return f"{value:g}" if isinstance(value, int | float) else str(value)
+    except OverflowError:  # an integer that no float can hold
+        return str(value)
+
+
+def _text(data: Any) -> str:
+    if isinstance(data, str):
+        return masked_text(data[:8192])
+    data = masked(data)
+    told = object_of(data)
+    return str(told.get("message") or told.get("msg") or (", ".join(told) if told else data))
+
+
+def _shown(text: str) -> str:
+    shown = masked_text(text[:512])[:512].replace("\n", "\\n")
+    return shown if len(shown) <= MAX_SUMMARY else f"{shown[: MAX_SUMMARY - 1]}…"
+
+
+# -- The bytes of messages: new ones in memory, older ones in a temporary file without a name, the oldest forgotten.
+
+
+IN_MEMORY: Final = 32 * 1024 * 1024
+IN_FILE: Final = 256 * 1024 * 1024
+"""Bytes of one file. There are two at most: when the newer is full, the older is dropped."""
+MAX_BODY: Final = 4 * 1024 * 1024
+"""Bytes of one body that are kept."""
+
+
+class Spilled(NamedTuple):
+    """Where a body lies in a file."""
+
+    file: int
+    offset: int
+    length: int
+
+
+class Bodies:
+    """Bodies by number. Numbers only grow. A body of more than `LONGEST` bytes is cut."""
+
+    def __init__(self, in_memory: int = IN_MEMORY, in_file: int = IN_FILE) -> None:
+        self._in_memory, self._in_file = in_memory, in_file
+        self._held: dict[int, bytes] = {}
+        self._order: deque[int] = deque()
+        self._size = 0
+        self._spilled: dict[int, Spilled] = {}
+        self._files: dict[int, IO[bytes]] = {}
+        self._newest = 0
+        self._written = 0
+
+    @property
+    def in_memory(self) -> int:
+        """Bytes that are held in memory."""
+        return self._size
+
+    def keep(self, number: int, body: bytes) -> None:
+        body = body if len(body) <= MAX_BODY else body[:MAX_BODY]
+        self._held[number] = body
+        self._order.append(number)
+        self._size += len(body)
+        while self._size > self._in_memory and len(self._order) > 1:
+            self._spill(self._order.popleft())
+
+    def get(self, number: int) -> bytes | None:
+        """A body; None if it was forgotten."""
+        if (held := self._held.get(number)) is not None:
+            return held
+        if (place := self._spilled.get(number)) is None:
+            return None
+        file = self._files[place.file]
+        file.seek(place.offset)
+        return file.read(place.length)
+
+    def forget(self, number: int) -> None:
+        """Nobody will ask for this body again."""
+        if (held := self._held.pop(number, None)) is not None:
+            self._size -= len(held)
+            self._order.remove(number)
+        self._spilled.pop(number, None)
+
+    def close(self) -> None:
+        """Forget everything."""
+        for file in self._files.values():
+            file.close()
+        self._files, self._held, self._spilled, self._size = {}, {}, {}, 0
+        self._order.clear()
+
+    def _spill(self, number: int) -> None:
+        body = self._held.pop(number)
+        self._size -= len(body)
+        if not self._files or self._written + len(body) > self._in_file:
+            self._turn()
+        file = self._files[self._newest]
+        file.seek(self._written)
+        file.write(body)
+        self._spilled[number] = Spilled(self._newest, self._written, len(body))
+        self._written += len(body)
+
+    def _turn(self) -> None:
+        """Begin another file, and drop the one before the last."""
+        self._newest += 1
+        self._written = 0
+        self._files[self._newest] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this object
+        old = self._newest - 2
+        if (file := self._files.pop(old, None)) is not None:
+            file.close()
+            self._spilled = {number: place for number, place in self._spilled.items() if place.file != old}

@@ -1,7 +1,5 @@
-"""mgp.toml: where it is looked for, what it may say, and what it says.
+"""mgp.toml: what it may say, and what it says.
 
 Every mistake is named with its line before anything starts. Variables stay unfilled in the objects that come out, so
 those can be shown; they are filled in only where a server is started.
-
-May import: `kernel.config`, `protocols.mcp.prefixes`, `protocols.mcp.versions`, `proxying`, `search.budget`.
 """

@@ -1,18 +1,24 @@
-"""What mgp.toml says, as objects. Texts keep their `${NAME}`; nothing here is a secret until it is filled in."""
+"""What mgp.toml says, as objects, and what differs between two readings. Nothing is a secret until it is filled in.
+
+Texts keep their `${NAME}`; variables are filled in when a server starts, and hidden in what is shown.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Final
+from urllib.parse import quote
 
-from defserve.kernel.config.variables import Hidden, fill, names_in, unset_in
-from defserve.protocols.mcp.prefixes import Prefix
-from defserve.proxying.catalogue.names import outer_name
-from defserve.proxying.restarts import RestartPolicy
-from defserve.redaction import is_secret_name
-from defserve.search.budget import ToolBudget
+from defserve.base.redaction import MASK, is_secret_name
+from defserve.errors import UsageError
+from defserve.protocols.mcp.transforms import Prefix
+from defserve.proxying.mounted import RestartPolicy, outer_name
+from defserve.search.entries import ToolBudget
 
 
 def _nothing() -> Mapping[str, str]:
@@ -203,3 +209,112 @@ class KernelConfig:
         """Server → the variables that it needs and that are not set."""
         found = {entry.id: unset_in(entry.launch.texts(), environ) for entry in self.servers if entry.enabled}
         return {id: names for id, names in found.items() if names}
+
+
+# -- `${NAME}` and `${NAME:-default}` in a server's settings: filled in when it starts, and hidden in what is shown.
+
+
+VARIABLE: Final = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+# A shorter value is hidden only where it stands alone: as a part of other words it would hide half of the text.
+_SHORT: Final = 4
+
+
+class UnsetVariable(UsageError):
+    """A variable is not set and has no default. `variable` is its name."""
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+        super().__init__(
+            f"the variable {variable} is not set",
+            fix=f"export {variable}=… and start the kernel again, or write ${{{variable}:-default}}",
+        )
+
+
+def fill(text: str, environ: Mapping[str, str]) -> str:
+    """The text with its variables filled in. `$${NAME}` stays as `${NAME}`. Raises UnsetVariable."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[0][1:]
+        name: str = found[2]
+        default: str | None = found[3]
+        filled = environ.get(name, default)
+        if filled is None:
+            raise UnsetVariable(name)
+        return filled
+
+    return VARIABLE.sub(value, text)
+
+
+def names_in(texts: Iterable[str]) -> set[str]:
+    """The variables that the texts use."""
+    return {found[2] for text in texts for found in VARIABLE.finditer(text) if not found[1]}
+
+
+def unset_in(texts: Iterable[str], environ: Mapping[str, str]) -> list[str]:
+    """The variables without which `fill` raises."""
+    found = (match for text in texts for match in VARIABLE.finditer(text) if not match[1] and match[3] is None)
+    return sorted({match[2] for match in found} - environ.keys())
+
+
+class Hidden:
+    """Hides `values` in texts. A variable's value becomes `${NAME}` again; any other becomes `[redacted]`."""
+
+    def __init__(self, variables: Mapping[str, str], others: Iterable[str] = ()) -> None:
+        shown = dict.fromkeys(others, MASK) | {value: f"${{{name}}}" for name, value in variables.items()}
+        forms = {form: instead for value, instead in shown.items() for form in _forms(value)}
+        self.values, self._shown = tuple(shown), forms
+        words = (
+            re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)"
+            for form in sorted(forms, key=len, reverse=True)
+        )
+        self._pattern = re.compile("|".join(words)) if forms else None
+
+    def __call__(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(lambda found: self._shown[found[0]], text)
+
+
+def _forms(value: str) -> set[str]:
+    """The value, and how it looks in JSON, in a Python literal and in a URL."""
+    escaped = (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1])
+    return {value, *escaped, quote(value), quote(value, safe="")} if value.strip() else set()
+
+
+# -- What differs between two readings of a file, server by server.
+
+
+NAMES: Final = ("prefix", "tools", "enabled", "start")
+"""Settings that make another set of tools. A server with other names is another server to its clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanges:
+    """Ids by what has to be done. Every id of either reading is in exactly one list."""
+
+    added: list[str] = field(default_factory=list[str])
+    removed: list[str] = field(default_factory=list[str])
+    replaced: list[str] = field(default_factory=list[str])
+    relaunched: list[str] = field(default_factory=list[str])
+    adjusted: list[str] = field(default_factory=list[str])
+    unchanged: list[str] = field(default_factory=list[str])
+
+
+def find_changes(old: Mapping[str, ServerEntry], new: Mapping[str, ServerEntry]) -> ConfigChanges:
+    """What has to be done so that the servers are as `new` says."""
+    found = ConfigChanges()
+    for id, entry in new.items():
+        _list_for(found, old.get(id), entry).append(id)
+    found.removed.extend(id for id in old if id not in new)
+    return found
+
+
+def _list_for(found: ConfigChanges, old: ServerEntry | None, new: ServerEntry) -> list[str]:
+    if old is None:
+        return found.added
+    if old == new:
+        return found.unchanged
+    is_other_kind = bool(old.launch.url) != bool(new.launch.url) or old.launch.timeout != new.launch.timeout
+    if is_other_kind or any(getattr(old, name) != getattr(new, name) for name in NAMES):
+        return found.replaced
+    return found.relaunched if old.launch != new.launch else found.adjusted

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
-from defserve.kernel.config.building import kernel_settings, server_entry
-from defserve.kernel.config.entries import KernelConfig, ServerEntry
-from defserve.kernel.config.fields import FILE, SERVER, WITHOUT_EFFECT
-from defserve.kernel.config.lines import line_at, lines_of
-from defserve.kernel.config.settings import WRONG, Mistake
-from defserve.kernel.config.settings import Path as Place
-from defserve.wire.jsonvalue import is_array, is_object
+from defserve.kernel.config import settings
+from defserve.kernel.config.entries import (
+    HealthRules,
+    KernelConfig,
+    KernelSettings,
+    MgpEntry,
+    RegisterRules,
+    ServerEntry,
+    ServerLaunch,
+    ToolFilter,
+    ToolMarks,
+)
+from defserve.kernel.config.settings import FILE, SERVER, WITHOUT_EFFECT, WRONG, Mistake, Report, SettingPath
+from defserve.kernel.config.settings import SettingPath as Place
+from defserve.proxying.mounted import RestartPolicy
+from defserve.search.entries import ToolBudget
 
 INCLUDED: Final = {"servers", "paths"}
 
@@ -131,3 +142,187 @@ def _unique(found: Sequence[tuple[_File, ServerEntry]]) -> list[ServerEntry]:
             )
         seen.setdefault(entry.id, entry)
     return list(seen.values())
+
+
+# -- Checked tables of mgp.toml made into entries, with the rules that hold between settings.
+
+
+# setting of the file → (field of RestartPolicy, how many of its units make a second)
+RESTART: Final = {
+    "max_restarts": ("max_restarts", 1),
+    "restart_window_secs": ("window", 1),
+    "backoff_base_ms": ("base", 1000),
+    "backoff_max_ms": ("cap", 1000),
+}
+SQLITE: Final = "sqlite:///"
+ONLY_COMMAND: Final = ("args", "cwd", "env", "overlap")
+ONLY_URL: Final = ("auth_token", "headers")
+LAUNCH: Final = ("command", "args", "env", "url", "auth_token", "headers", "per", "timeout", "in_flight", "version")
+PLAIN: Final = (
+    "display_name", "prefix", "enabled", "start", "idle_stop", "overlap", "pinned", "default_policy",
+)  # fmt: skip
+
+
+def server_entry(
+    read: Mapping[str, Any], path: settings.SettingPath, folder: Path, where: str, report: Report
+) -> ServerEntry | None:
+    """The entry of a server, or None after reporting what does not fit together."""
+    if (problem := _launch_problem(read)) is not None:
+        report(Mistake(path, *problem))
+        return None
+    mgp = read.get("mgp")
+    try:
+        restart = _restart(read, mgp or {})
+    except UsageError as error:
+        report(Mistake(path, f"has a restart policy that cannot work: {error.problem}", error.fix))
+        return None
+    given = {name: read[name] for name in LAUNCH if name in read}
+    if "command" in read:
+        given |= {"command": program_path(read["command"], folder), "cwd": str(folder / read.get("cwd", ""))}
+    return ServerEntry(
+        read["id"],
+        ServerLaunch(**given),
+        restart,
+        tools=ToolFilter(**read.get("tools", {})),
+        health=HealthRules(**read.get("health", {})),
+        mgp=_mgp(read, mgp),
+        where=where,
+        **{name: read[name] for name in PLAIN if name in read},
+    )
+
+
+def kernel_settings(read: Mapping[str, Any], folder: Path, report: Report) -> KernelSettings:
+    """`[kernel]`. The paths in it start from `folder`. What does not fit together is reported and left out."""
+    given = dict(read)
+    register = RegisterRules(**given.pop("register", {}))
+    try:
+        budget = ToolBudget(**given.pop("budget", {}))
+    except UsageError as error:
+        report(Mistake(("kernel", "budget"), f"cannot work: {error.problem}", error.fix))
+        budget = ToolBudget()
+    for name in ("audit", "keys"):
+        if name in given:
+            given[name] = _place(given[name], folder)
+    pinned = given.pop("tools", {}).get("pinned", ())
+    return KernelSettings(**given, budget=budget, register=register, pinned=pinned)
+
+
+def _place(text: str, folder: Path) -> str:
+    """A file, or the address of a store. A path in either starts from `folder`."""
+    if text.startswith(SQLITE):
+        return f"{SQLITE}{folder / text.removeprefix(SQLITE)}"
+    return text if "://" in text else str(folder / text)
+
+
+def _launch_problem(read: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with how the server is reached, and how to correct it."""
+    if "command" in read and "url" in read:
+        return "has both a command and a url", "give one of the two"
+    if "command" not in read and "url" not in read:
+        return "has neither a command nor a url", 'add command = "…" or url = "https://…/mcp"'
+    kind, others = ("url", ONLY_COMMAND) if "url" in read else ("command", ONLY_URL)
+    needed = "command" if kind == "url" else "url"
+    if (odd := next((name for name in others if name in read), None)) is not None:
+        return (
+            f"has {odd}, which belongs to a {needed}, and is reached by a {kind}",
+            f"remove {odd}, or give a {needed}",
+        )
+    if "transport" in read and (read["transport"] == "stdio") != (kind == "command"):
+        return f"has the transport {read['transport']} and a {kind}", f"remove transport: it follows from {kind}"
+    return None
+
+
+def program_path(command: str, folder: Path) -> str:
+    """A command with a slash is a path, and starts from the folder of the file. Others are found on the PATH."""
+    return str(folder / command) if "/" in command and not command.startswith("${") else command
+
+
+def _restart(read: Mapping[str, Any], mgp: Mapping[str, Any]) -> RestartPolicy:
+    """The policy from where it was given: `[servers.mgp]`, a table or a text at the server, `auto_restart`."""
+    other = read.get("restart_policy")
+    table: Mapping[str, Any] = other if is_object(other) else {} if other is None else {"strategy": other}
+    said = [
+        strategy
+        for strategy in (
+            mgp.get("restart_policy"),
+            table.get("strategy"),
+            {True: "on_failure", False: "never", None: None}[read.get("auto_restart")],
+        )
+        if strategy is not None
+    ]
+    if len(set(said)) > 1:
+        raise UsageError(f"it is given as {' and as '.join(said)}", fix="say it once: restart_policy in [servers.mgp]")
+    given = {**table, **mgp}
+    values = {name: given[key] / unit for key, (name, unit) in RESTART.items() if key in given}
+    if "max_restarts" in values:
+        values["max_restarts"] = int(values["max_restarts"])
+    elif "url" in read:
+        # An address may come back at any time, and trying costs nothing.
+        values["max_restarts"] = None
+    if said:
+        values["strategy"] = said[0]
+    return RestartPolicy(**values)
+
+
+def _mgp(read: Mapping[str, Any], mgp: Mapping[str, Any] | None) -> MgpEntry | None:
+    required = read.get("required_permissions")
+    if mgp is None:
+        return None if required is None else MgpEntry(permissions_required=required)
+    given = {name: mgp[name] for name in ("extensions", "trust_level", "on_change") if name in mgp}
+    permissions = (*mgp.get("permissions_required", ()), *(required or ()))
+    marks = {pattern: ToolMarks(**marks) for pattern, marks in mgp.get("tools", {}).items()}
+    return MgpEntry(permissions_required=tuple(dict.fromkeys(permissions)), tools=marks, **given)
+
+
+# -- On which line of a TOML file a value stands. `tomllib` does not tell, and an operator wants to know.
+
+
+_PART: Final = r"(?:[A-Za-z0-9_-]+|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*')"
+_KEY: Final = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_HEADING: Final = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_KEY})[ \t]*\]")
+_MEMBER: Final = re.compile(rf"[ \t]*({_KEY})[ \t]*=")
+_LONG_TEXT: Final = re.compile(r"\"\"\"|'''")
+
+
+def lines_of(text: str) -> dict[SettingPath, int]:
+    """The first line of each heading and each member. Members of inline tables are not in it."""
+    found: dict[SettingPath, int] = {}
+    counts: dict[tuple[str, ...], int] = {}
+    table: SettingPath = ()
+    for number, line in _outside_long_texts(text):
+        if heading := _HEADING.match(line):
+            names = _names(heading[2])
+            if heading[1] == "[[":
+                counts[names] = counts.get(names, -1) + 1
+            table = _numbered(names, counts)
+            found.setdefault(table, number)
+        elif member := _MEMBER.match(line):
+            found.setdefault((*table, *_names(member[1])), number)
+    return found
+
+
+def line_at(lines: Mapping[SettingPath, int], path: SettingPath) -> int:
+    """The line of the nearest place around `path` that is known. 1 if there is none."""
+    return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 1)
+
+
+def _outside_long_texts(text: str) -> Iterator[tuple[int, str]]:
+    inside = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not inside:
+            yield number, line
+        for mark in _LONG_TEXT.findall(line):
+            inside = "" if mark == inside else inside or mark
+
+
+def _names(key: str) -> tuple[str, ...]:
+    return tuple(part[1:-1] if part[0] in "\"'" else part for part in re.findall(_PART, key))
+
+
+def _numbered(names: tuple[str, ...], counts: Mapping[tuple[str, ...], int]) -> SettingPath:
+    """The path of a heading: behind the name of a list of tables stands the number of the latest one."""
+    path: SettingPath = ()
+    for length, name in enumerate(names, 1):
+        number = counts.get(names[:length])
+        path = (*path, name) if number is None else (*path, name, number)
+    return path

@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from typing import Any, Final
 
-from defserve.kernel.config.fields import FILE, SERVER
+from defserve.kernel.config.settings import FILE, SERVER
 
 NAME: Final = "mgp.schema.json"
 

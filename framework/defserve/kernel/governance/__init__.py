@@ -3,8 +3,4 @@
 Marks come from mgp.toml. What a server says of its own tools can make the kernel more careful, never less, unless the
 operator trusts the server. A tool that changes after it was first seen is reported, or held until an operator approves
 it. Only operators add and remove servers, and see all of them.
-
-May import: `auth.authority`, `auth.principals`, `binding.packers`, `binding.results`, `core`, `guard.text`,
-`host.fields`, `host.link`, `host.mgp`, `kernel.config`, `kernel.journal`, `kernel.members`, `net.egress`,
-`net.resolve`, `protocols.mcp`, `protocols.mgp`, `proxying`, `server`, `stores.files`, `wire`.
 """

@@ -9,33 +9,27 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.auth.principals import LOCAL
-from defserve.core.extension import Extension
-from defserve.core.stages import Stages
+from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
-from defserve.kernel.governance.access import KernelAccess, wants_access
+from defserve.kernel.governance.access import KernelAccess, check_operator, is_operator, wants_access
 from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
-from defserve.kernel.governance.marks import govern
-from defserve.kernel.governance.operators import check_operator, is_operator
+from defserve.kernel.governance.marks import SANDBOXED, claims_of, contradictions, govern, governed, is_sandboxed
 from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import DIGEST_LENGTH, Change, Pin, Pins, digest_of_all
-from defserve.kernel.governance.said import claims_of, contradictions, governed
-from defserve.kernel.governance.trust import SANDBOXED, is_sandboxed
-from defserve.protocols.mcp.authorization.authorization import identity
-from defserve.protocols.mgp.discovery.discovery import DiscoverySection
-from defserve.protocols.mgp.discovery.operator_tools import OperatorTool, operator_tools
+from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp.errors import ToolDisabled
-from defserve.proxying.catalogue.catalogue import is_reserved
-from defserve.proxying.catalogue.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
+from defserve.protocols.mgp.server_discovery import DiscoverySection, OperatorTool, operator_tools
+from defserve.proxying.catalogue import is_reserved
+from defserve.proxying.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 
 if TYPE_CHECKING:
+    from defserve.client.mgp.server_claims import SaidMgp
+    from defserve.client.replies import Json
     from defserve.core.call import Call
     from defserve.core.session import Session
-    from defserve.host.fields import Json
-    from defserve.host.mgp.said import SaidMgp
     from defserve.kernel.config.entries import ServerEntry
-    from defserve.kernel.governance.state_file import StateFile
-    from defserve.kernel.journal import Journal
-    from defserve.kernel.members import Member
+    from defserve.kernel.kernel import StateFile
+    from defserve.kernel.members import Journal, Member
 
 HELD: Final = "held"
 """The facet of a tool that nobody may use until an operator approves it."""

@@ -1,36 +1,29 @@
 """MGP §4, §8.2: the security of a tool behind the kernel, from the operator's marks and what the server says itself.
 
-| who says something | what counts |
-|---|---|
-| the operator, by `[servers.mgp.tools."pattern"]` | the marks; the first pattern that matches |
-| a trusted server | what it declares |
-| any other server | what makes the kernel more careful: risk, permissions, confirmation, a validator |
-| nobody | the validators that the names of the tool and of its arguments suggest |
+How far a server is believed is its trust level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.host.fields import object_of, texts_of
-from defserve.host.mgp.security.tool_security import ListedSecurity, tool_security
-from defserve.host.mgp.security.validation import CallValidation, guesses
-from defserve.kernel.config.entries import ServerEntry, ToolMarks
-from defserve.kernel.governance.trust import is_sandboxed, is_trusted
-from defserve.protocols.mgp.agreed import NAME
-from defserve.protocols.mgp.security.security import Security
-from defserve.protocols.mgp.security.tool_security import ToolSecurity
-from defserve.protocols.mgp.security.validators import STANDARD
-from defserve.protocols.mgp.security.vocabulary import EFFECTS, PERMISSIONS, Risk, is_permission
+from defserve.client.mgp.peer import CallValidation, guesses
+from defserve.client.mgp.server_claims import ListedSecurity, SaidMgp, tool_security
+from defserve.client.replies import object_of, texts_of
+from defserve.kernel.config.entries import MgpEntry, ServerEntry, ToolMarks
+from defserve.protocols.mgp.security import STANDARD, Security, ToolSecurity
+from defserve.protocols.mgp.terms import NAME, SECTIONS
+from defserve.protocols.mgp.vocabulary import EFFECTS, PERMISSIONS, Risk, is_permission
 from defserve.proxying.boundary import keep_warnings
 
 if TYPE_CHECKING:
-    from defserve.net.egress import Egress
-    from defserve.protocols.mgp.security.argument_checks import ArgumentCheck
-    from defserve.proxying.catalogue.items import RemoteTool
+    from defserve.guard.egress import Egress
+    from defserve.protocols.mgp.security import ArgumentCheck
+    from defserve.proxying.items import RemoteTool
+
 
 NOTHING: Final = ToolMarks()
 DEFAULT: Final[Risk] = "moderate"
@@ -135,8 +128,6 @@ def _title(hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # -- validators ----------------------------------------------------------------------------------------------
-
-
 def _validation(listed: ListedSecurity, marks: ToolMarks, *, believed: bool, is_open: bool) -> ArgumentCheck | None:
     """What looks at the arguments of each call. None: nothing does, because no name suggests it.
 
@@ -169,3 +160,92 @@ def _shown_validator(listed: ListedSecurity) -> str | None:
     if listed.validator in STANDARD:
         return listed.validator
     return next(iter(guesses(listed, dict.fromkeys(listed.properties, ""))), None)
+
+
+# -- What a server that speaks MGP says of itself, beside what the file says of it (§2.3, §15.3).
+#
+# It can make the kernel more careful, never less: permissions are added, and a server that calls itself sandboxed is
+# so, unless the file gives it a level.
+
+
+USED = frozenset({"permissions", "tool_security", "lifecycle"})
+"""The sections that the kernel asks servers for. Of others it knows only what the file says."""
+
+
+def governed(entry: ServerEntry, said: SaidMgp | None) -> ServerEntry:
+    """The entry by which the tools of a server are governed."""
+    if said is None or said.version is None:
+        return entry
+    mgp = entry.mgp or MgpEntry()
+    level = mgp.trust_level or (said.trust_level if said.trust_level in SANDBOXED else None)
+    # A server whose tools say what each needs is believed that the others need nothing.
+    needed = () if "tool_security" in said.sections else said_permissions(said)
+    permissions = tuple(dict.fromkeys((*mgp.permissions_required, *needed)))
+    if level == mgp.trust_level and permissions == mgp.permissions_required:
+        return entry
+    return replace(entry, mgp=replace(mgp, trust_level=level, permissions_required=permissions))
+
+
+def claims_of(said: SaidMgp | None) -> dict[str, Any]:
+    """What a server says that the kernel acts on for each of its tools; see `governed`."""
+    if said is None or said.version is None:
+        return {}
+    claims = {
+        "trust_level": said.trust_level,
+        "permissions": sorted(said_permissions(said)),
+        "tool_security": "tool_security" in said.sections,
+    }
+    return {name: value for name, value in claims.items() if value}
+
+
+def said_permissions(said: SaidMgp) -> tuple[str, ...]:
+    return tuple(name for name in said.permissions if is_permission(name))
+
+
+def true_extensions(entry: ServerEntry, said: SaidMgp) -> tuple[str, ...]:
+    """The extensions of a server that runs: those of the file that it has, and those that the file does not know."""
+    of_file = entry.mgp.extensions if entry.mgp is not None else ()
+    kept = [name for name in of_file if not _is_refuted(name, said)]
+    known = frozenset[str]().union(*(SECTIONS.get(name, frozenset()) for name in kept))
+    return (*kept, *(name for name in said.extensions if not SECTIONS[name] <= known and name not in kept))
+
+
+def contradictions(entry: ServerEntry, said: SaidMgp | None) -> Iterator[str]:
+    """Where the file and the server differ, for people."""
+    if entry.mgp is None or said is None:
+        return
+    for name in entry.mgp.extensions:
+        if _is_refuted(name, said):
+            yield f"the file says that it has the extension {name!r}, and it does not"
+    if entry.mgp.permissions_required:
+        for name in said_permissions(said):
+            if name not in entry.mgp.permissions_required:
+                yield f"it needs {name}, which the file does not say"
+
+
+def _is_refuted(name: str, said: SaidMgp) -> bool:
+    if said.version is None:
+        return True
+    sections = SECTIONS.get(name, frozenset())
+    return bool(sections) and sections <= USED and not sections & said.sections
+
+
+# -- How far a server is believed: what its trust level means (MCP §9.2).
+
+
+TRUSTED: Final = frozenset({"trusted", "core"})
+SANDBOXED: Final = frozenset({"sandboxed", "experimental", "untrusted"})
+
+
+def level_of(entry: ServerEntry) -> str:
+    return (entry.mgp.trust_level if entry.mgp is not None else None) or "standard"
+
+
+def is_trusted(entry: ServerEntry) -> bool:
+    """Whether the operator has said that the server's own words about its tools are true."""
+    return level_of(entry) in TRUSTED
+
+
+def is_sandboxed(entry: ServerEntry) -> bool:
+    """Whether stricter rules hold for the server (§15.4)."""
+    return level_of(entry) in SANDBOXED

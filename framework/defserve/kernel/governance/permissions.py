@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from defserve.protocols.mcp.authorization.authorization import identity
-from defserve.protocols.mgp import instants
-from defserve.protocols.mgp.permissions.grants import DENIED, GRANTED, OPERATOR, PermissionStatus
-from defserve.protocols.mgp.permissions.permissions import PermissionSection
+from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mgp import vocabulary
+from defserve.protocols.mgp.permissions import PermissionSection
+from defserve.protocols.mgp.vocabulary import DENIED, GRANTED, OPERATOR, PermissionStatus
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
+    from defserve.core.messages import Params
     from defserve.kernel.governance.access import GovernedServers
-    from defserve.kernel.governance.state_file import KernelState, StateFile
-    from defserve.protocols.mgp.audit.trail import AuditTrail
-    from defserve.protocols.mgp.options import SecurityOptions
-    from defserve.wire.messages import Params
+    from defserve.kernel.kernel import KernelState, StateFile
+    from defserve.protocols.mgp.audit import AuditTrail
+    from defserve.protocols.mgp.terms import SecurityOptions
 
 Decision: TypeAlias = Literal["approved", "denied"]
 INTERACTIVE: Final = "interactive"
@@ -116,7 +116,7 @@ class KernelPermissions(PermissionSection):
 
     def decide(self, id: str, names: Iterable[str], decision: Decision, by: str, reason: str) -> None:
         """Keep an operator's decision. Raises OSError if that fails."""
-        kept = {"decision": decision, "by": by, "at": instants.wire(self.clock()), "reason": reason}
+        kept = {"decision": decision, "by": by, "at": vocabulary.format_instant(self.clock()), "reason": reason}
         decided = dict.fromkeys(names, kept)
 
         def change(state: KernelState) -> None:

@@ -19,10 +19,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from defserve.base.hidden_characters import replace_hidden
-from defserve.host.fields import Json, object_of
+from defserve.client.replies import Json, object_of
 
 if TYPE_CHECKING:
-    from defserve.kernel.governance.state_file import KernelState, StateFile
+    from defserve.kernel.kernel import KernelState, StateFile
 
 Change: TypeAlias = Literal["new", "changed", "outdated"]
 """`outdated`: an older version has pinned it, and did not look at all of it."""

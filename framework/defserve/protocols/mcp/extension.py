@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener, Offer
+from defserve.core.messages import Notification, Params, Request
 from defserve.core.session import Session
 from defserve.errors import UsageError
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
-from defserve.protocols.mcp.completion import Completions
-from defserve.protocols.mcp.identity import Identity
 from defserve.protocols.mcp.items import Item, Late
-from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle
-from defserve.protocols.mcp.prompts import Prompts
-from defserve.protocols.mcp.resources.resources import Resources
-from defserve.protocols.mcp.resources.subscriptions import Subscriptions, UpdateSource
-from defserve.protocols.mcp.tools.tools import Tool, Tools
-from defserve.protocols.mcp.tools.validate_method import Validation
+from defserve.protocols.mcp.lifecycle import Dialect, Identity, McpLifecycle
+from defserve.protocols.mcp.prompts import Completions, Prompts
+from defserve.protocols.mcp.resources import Resources
+from defserve.protocols.mcp.subscriptions import Subscriptions, UpdateSource
+from defserve.protocols.mcp.tools import Tool, Tools, Validation
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
-from defserve.wire.messages import Notification, Params, Request
 
 LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
 """Facets of items whose extension, of the same name, is part of a server only if an item had it before serving."""
@@ -31,7 +28,7 @@ LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
 BeforeList = Callable[[Call], Awaitable[None]]
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.skills.skills import Skills
+    from defserve.protocols.mcp.skills import Skills
 
 
 class MCP(Extension):
@@ -92,7 +89,7 @@ class MCP(Extension):
         if self.skills is None:
             if self.subscriptions.composition is not None:
                 raise UsageError("the first skill comes after serving began", fix="declare it where the server is made")
-            from defserve.protocols.mcp.skills.skills import Skills
+            from defserve.protocols.mcp.skills import Skills
 
             skills = Skills(self.resources)
             for follow in self._skill_followers:

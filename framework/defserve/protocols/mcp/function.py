@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from defserve.binding.arguments.schema import Arguments
+from defserve.binding.arguments import Arguments
 from defserve.binding.injection import InjectionPlan
-from defserve.binding.packers import least_size
+from defserve.binding.results import least_size
 from defserve.binding.signature import Signature, read
 from defserve.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from defserve.binding.arguments.explicit import ExplicitArguments
+    from defserve.binding.explicit_schema import ExplicitArguments
     from defserve.binding.injection import Dependency
     from defserve.core.call import Call
 
@@ -152,7 +152,7 @@ def _arguments(
         return Arguments((), ())
     if schema is None:
         return Arguments.of(signature)
-    from defserve.binding.arguments.explicit import ExplicitArguments
+    from defserve.binding.explicit_schema import ExplicitArguments
 
     return schema if isinstance(schema, ExplicitArguments) else ExplicitArguments.of(signature, dict(schema))
 

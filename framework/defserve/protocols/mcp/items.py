@@ -1,22 +1,28 @@
-"""MCP items (schema: BaseMetadata, Icons, `_meta`): what tools, resources and prompts have in common."""
+"""MCP items (schema: BaseMetadata, Icons, `_meta`): what tools, resources and prompts have in common.
+
+Their options and names, their lists in pages, and the content blocks that they answer with.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from time import monotonic
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from defserve.base.frozen import Frozen
-from defserve.binding.option_rules import LIST, OBJECT, TEXT, OptionRule, impossible, one_of
-from defserve.binding.signature import Signature
+from defserve.base.peer_bounds import ByteCache
+from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
+from defserve.binding.signature import LIST, OBJECT, TEXT, OptionRule, Signature, impossible, one_of
 from defserve.core.call import Call
+from defserve.core.messages import Encoded, Params, encode_early
 from defserve.core.registry import Registry
-from defserve.errors import InvalidParams, UsageError, did_you_mean
+from defserve.errors import InvalidParams, LimitExceeded, TimedOut, UsageError, did_you_mean
 from defserve.limits import Limits
 from defserve.protocols.mcp.function import Function
-from defserve.protocols.mcp.identity import Icon, icons_wire
-from defserve.protocols.mcp.lifecycle import Dialect
-from defserve.wire.messages import Params
+from defserve.protocols.mcp.lifecycle import Dialect, Icon, dialect_cache_hints, dialect_of, icons_wire
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -128,7 +134,7 @@ async def read_answers(call: Call) -> None:
     await round_trips.read_answers(call)
 
 
-def find(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:
+def find_item(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:
     """The item with this name. Raises `unknown` if there is none, or if the caller may not see it."""
     item, composition = registry.get(name), call.session.composition
     if item is None or (composition.hides and not composition.visible(call, item)):
@@ -205,3 +211,208 @@ def check_running(subject: str, options: ItemOptions, signature: Signature) -> N
             where=signature.where,
             fix="give a number, or leave it out for the default",
         )
+
+
+# -- MCP pagination (server utilities): lists encoded once per view, with cursors that survive changes.
+
+
+# Of the pages that are kept: all together, and what the key of one takes.
+MAX_LIST_BYTES, LIST_KEY_BYTES = 16 * 1024 * 1024, 4 * 1024
+
+
+class Listed(Protocol):
+    """An item that a list can show."""
+
+    def describe(self, dialect: Dialect) -> Params:
+        """The item as a list shows it to a peer of this version."""
+        ...
+
+
+ListedT = TypeVar("ListedT", bound=Listed)
+
+
+class Listing(Generic[ListedT]):
+    """One list method: its member name (`tools`), its registry, which items it shows, and how each looks in a dialect.
+
+    Without `describe`, an item describes itself.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        registry: Registry[ListedT],
+        shows: Callable[[ListedT], bool] = lambda _: True,
+        describe: Callable[[ListedT, Dialect], Params] = lambda item, dialect: item.describe(dialect),
+    ) -> None:
+        self.member, self.registry, self.shows, self.describe = member, registry, shows, describe
+        self.meta: Callable[[Call], Params] | None = None
+        """The `_meta` of its pages. It may change only with the registry's version, and differ only with the view."""
+        self._pages = ByteCache[Encoded](MAX_LIST_BYTES)
+        self._version = -1
+
+    def page(self, call: Call, params: Params) -> Encoded:
+        """The page a cursor points to. Callers with the same view share its bytes."""
+        dialect, composition = dialect_of(call), call.session.composition
+        views = composition.views(call)
+        position = position_of(self.member, params.get("cursor"))
+        if self._version != self.registry.version:
+            self._pages.clear()
+            self._version = self.registry.version
+        key = (dialect.version, views, position)
+        if (page := self._pages.get(key)) is None:
+            began, seconds = monotonic(), composition.limits.discovery
+            page = encode_early(self._page(call, dialect, views, position))
+            self._pages.put(key, page, len(page) + LIST_KEY_BYTES)
+            if monotonic() - began > seconds:
+                raise TimedOut.of("discovery", f"listing the {self.member}", seconds)
+        return page
+
+    def _page(self, call: Call, dialect: Dialect, views: tuple[object, ...], position: int) -> Any:
+        composition = call.session.composition
+        size = composition.limits.page
+        # Look for one more than a page, so that a last page never ends with a cursor to nothing.
+        found: list[tuple[int, ListedT]] = []
+        for place, item in self.registry.after(position, len(self.registry)):
+            if self.shows(item) and composition.visible(call, item):
+                found.append((place, item))
+                if len(found) > size:
+                    break
+        items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
+        result: Params = {self.member: items, **dialect_cache_hints(dialect)}
+        if self.meta is not None and "meta" in dialect.has and (meta := self.meta(call)):
+            result["_meta"] = meta
+        if len(found) > size:
+            result["nextCursor"] = cursor_at(self.member, found[size - 1][0])
+        return dialect.result(call, result)
+
+
+def is_listed(call: Call, method: str, item: Any) -> bool:
+    """Whether the list of that method would show the item to the caller of a call."""
+    composition = call.session.composition
+    if not composition.hides:
+        return True
+    asker = Call(call.session, call.id, method, call.params, call.raw, call.terms)
+    asker.identity = call.identity
+    composition.views(asker)  # an extension that shows a choice makes it here
+    return composition.visible(asker, item)
+
+
+def cursor_at(member: str, position: int) -> str:
+    """The cursor that stands behind a position of a list."""
+    from defserve.core import json_values
+
+    return json_values.encode_base64url(f"{member}:{position}".encode())
+
+
+def position_of(member: str, cursor: Any) -> int:
+    """The position that a cursor stands behind; -1 without a cursor. Raises InvalidParams for one that is not ours."""
+    if cursor is None:
+        return -1
+    from defserve.core import json_values
+
+    try:
+        text = json_values.decode_base64url(cursor).decode()
+        named, _, position = text.partition(":")
+        if named == member and position.isdecimal() and cursor_at(member, int(position)) == cursor:
+            return int(position)
+    except (TypeError, ValueError):
+        pass
+    raise InvalidParams("Invalid cursor", data={"cursor": cursor if isinstance(cursor, str) else None})
+
+
+# -- MCP content blocks (tools: tool result; prompts: content): an author's parts as a protocol version has them.
+
+
+def content_blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sys.maxsize) -> list[Params]:
+    """Parts, or a bare text, as content blocks. A kind the version does not know becomes text that says what it was.
+
+    Raises LimitExceeded if they would be longer than `limit`, before they are encoded.
+    """
+    size = len(said) if isinstance(said, str) else sum(_least_size(part, dialect) for part in said)
+    if size > limit:
+        raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
+    if isinstance(said, str):
+        return [{"type": "text", "text": said}]
+    return [content_block(part, dialect) for part in said]
+
+
+def content_block(part: Part, dialect: Dialect) -> Params:
+    encoded = next(_ENCODERS[kind] for kind in type(part).__mro__ if kind in _ENCODERS)(part, dialect)
+    if part.annotations:
+        encoded["annotations"] = annotations_wire(part.annotations, dialect)
+    if part.meta and "meta" in dialect.has:
+        encoded["_meta"] = dict(part.meta)
+    return encoded
+
+
+def _least_size(part: Part, dialect: Dialect) -> int:
+    """The least number of bytes that a block of the part takes, found without encoding it."""
+    if isinstance(part, Audio) and "audio" not in dialect.has:
+        return 0
+    text: str | None = getattr(part, "text", None)
+    data: bytes | None = getattr(part, "data", None)
+    return len(text) if text is not None else 4 * len(data or b"") // 3
+
+
+def resource_contents(uri: str, part: Part, mime_type: str | None, dialect: Dialect) -> Params:
+    """A part as the contents of a resource (resources: resource contents)."""
+    found: Params = {"uri": uri}
+    if isinstance(part, Embedded):
+        found = _embedded_contents(part, mime_type)
+    elif isinstance(part, Text):
+        found |= {"mimeType": mime_type or "text/plain", "text": part.text}
+    elif isinstance(part, Image | Audio):
+        found |= {"mimeType": mime_type or part.mime_type, "blob": b64encode(part.data).decode()}
+    else:
+        raise TypeError(f"a resource cannot contain a {type(part).__name__}")
+    if part.meta and "meta" in dialect.has:
+        found["_meta"] = dict(part.meta)
+    return found
+
+
+def annotations_wire(given: Mapping[str, Any], dialect: Dialect) -> Params:
+    """`audience`, `priority`, `lastModified`, as far as the version has them."""
+    hidden = () if "last_modified" in dialect.has else ("lastModified", "last_modified")
+    return {_WIRE_NAMES.get(key, key): value for key, value in given.items() if key not in hidden}
+
+
+_WIRE_NAMES = {"last_modified": "lastModified"}
+
+
+def _audio(part: Any, dialect: Dialect) -> Params:
+    if "audio" not in dialect.has:
+        return {"type": "text", "text": f"[audio, {part.mime_type}, {len(part.data)} bytes]"}
+    return {"type": "audio", "data": b64encode(part.data).decode(), "mimeType": part.mime_type}
+
+
+def _link(part: Any, dialect: Dialect) -> Params:
+    if "resource_links" not in dialect.has:
+        return {"type": "text", "text": f"[resource] {part.title or part.name}: {part.uri}"}
+    fields = {
+        "name": part.name,
+        "title": part.title,
+        "description": part.description,
+        "mimeType": part.mime_type,
+        "size": part.size,
+    }
+    return {"type": "resource_link", "uri": part.uri, **{k: v for k, v in fields.items() if v is not None}}
+
+
+def _embedded_contents(part: Embedded, mime_type: str | None = None) -> Params:
+    found: Params = {"uri": part.uri}
+    if known := part.mime_type or mime_type:
+        found["mimeType"] = known
+    if part.text is not None:
+        found["text"] = part.text
+    else:
+        found["blob"] = b64encode(part.data or b"").decode()
+    return found
+
+
+_ENCODERS: Mapping[type[Part], Callable[[Any, Dialect], Params]] = {
+    Text: lambda part, _: {"type": "text", "text": part.text},
+    Image: lambda part, _: {"type": "image", "data": b64encode(part.data).decode(), "mimeType": part.mime_type},
+    Audio: _audio,
+    Link: _link,
+    Embedded: lambda part, _: {"type": "resource", "resource": _embedded_contents(part)},
+}

@@ -1,35 +1,41 @@
-"""MCP prompts (server features: prompts): functions that write messages for the client to use."""
+"""MCP prompts (server features: prompts): functions that write messages for the client to use.
+
+Also completion (server utilities: completion/complete): suggestions for one argument of a prompt or template.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from defserve.binding.arguments import Arguments
 from defserve.binding.content import Part
 from defserve.core.call import Call
+from defserve.core.json_values import is_array, is_mapping
+from defserve.core.messages import Params
 from defserve.core.registry import Registry
-from defserve.errors import BadArguments, UsageError
+from defserve.errors import BadArguments, InvalidParams, MethodNotFound, Rejected, UsageError
+from defserve.protocols.mcp.errors import read_object, read_optional_object, read_text
 from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
     Item,
     ItemOptions,
     Late,
+    Listing,
     check_running,
     check_values,
     checked_name,
-    find,
+    find_item,
     read_answers,
 )
 from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
-from defserve.protocols.mcp.listing import Listing
-from defserve.protocols.mcp.params import optional_fields, text
-from defserve.wire.jsonvalue import is_array, is_mapping
-from defserve.wire.messages import Params
+from defserve.protocols.mcp.resources import Resource, Resources
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.asking.sampling import Message
+    from defserve.protocols.mcp.asking.client_features import Message
 
 
 class PromptOptions(ItemOptions):
@@ -118,10 +124,10 @@ class Prompts:
         return self.listing.page(call, params)
 
     async def get(self, call: Call, params: Params) -> Params:
-        name, arguments = text(params, "name"), optional_fields(params, "arguments")
+        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
         if self.late is not None and name not in self.registry:
             await self.late(call, name)
-        prompt = find(call, self.registry, name)
+        prompt = find_item(call, self.registry, name)
         seconds = prompt.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
@@ -132,7 +138,7 @@ class Prompts:
 def messages(value: Any) -> list[Message]:
     """What a prompt function returned: a text, a part, a message, or a list of them."""
     # Imported late: its dataclass takes 2 ms to make, and servers without prompts need none of it.
-    from defserve.protocols.mcp.asking.sampling import Message, User
+    from defserve.protocols.mcp.asking.client_features import Message, User
 
     if is_array(value):
         return [message for item in value for message in messages(item)]
@@ -143,3 +149,158 @@ def messages(value: Any) -> list[Message]:
     if is_mapping(value) and {"role", "content"} <= set(value):
         return [Message(value["role"], value["content"])]
     raise TypeError(f"a prompt returns text, messages or content, not {type(value).__name__}")
+
+
+# -- MCP completion (server utilities: completion/complete): suggestions for one argument of a prompt or template.
+
+
+MOST_VALUES = 100
+
+
+class Completion:
+    """A function `(value, …)` that suggests values of one argument.
+
+    Besides `value` it may take other arguments of the same prompt or template by name: what the client has
+    filled in so far, validated and judged as its own types say; else its default, or None.
+    """
+
+    __slots__ = ("function", "takes", "owner", "facets")
+
+    kind = "completion"
+
+    def __init__(self, function: Function, owner: Any = None) -> None:
+        self.function, self.owner = function, owner
+        self.facets: dict[str, Any] = {}
+        self.takes = tuple(p.wire_name for p in function.signature.parameters)
+        _let_be_missing(function)
+
+    @property
+    def name(self) -> str:
+        return self.function.signature.name
+
+    @property
+    def where(self) -> str:
+        return self.function.signature.where
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, find_provider: FindProvider, owner: Any = None) -> Completion:
+        bound = Function(function, find_provider, gathers=True)
+        if all(p.name != "value" for p in bound.signature.parameters):
+            raise UsageError(
+                f"completion function {bound.signature.name!r} does not take `value`",
+                where=bound.signature.where,
+                fix="declare it as (value: str) -> list[str]; other arguments may follow by name",
+            )
+        return cls(bound, owner)
+
+
+@runtime_checkable
+class CompletesItself(Protocol):
+    """A prompt or template that has suggestions of its own, such as one of another server."""
+
+    async def complete(self, call: Call, params: Params) -> Params:
+        """The result of `completion/complete` with these params."""
+        ...
+
+
+class Completions:
+    """Suggestions by (prompt name or template, argument); literal and enum arguments complete themselves."""
+
+    def __init__(self, prompts: Prompts, resources: Resources) -> None:
+        self._prompts, self._resources = prompts, resources
+        self.registry: Registry[Completion] = Registry("completion")
+
+    def add(self, target: str, argument: str, completion: Completion) -> None:
+        self.registry.add(f"{target} {argument}", completion, where=completion.function.signature.where)
+
+    def check(self) -> None:
+        """Raises UsageError for a completion whose prompt, template or argument does not exist."""
+        for key, completion in self.registry.items():
+            target, _, argument = key.rpartition(" ")
+            item = self._prompts.registry.get(target) or self._resources.templates.get(target)
+            known = [p.wire_name for p in item.function.signature.parameters] if item is not None else []
+            if argument not in known:
+                problem = f"has no argument {argument!r}" if item is not None else "is no prompt or resource template"
+                raise UsageError(
+                    f"completion of {argument!r} for {target!r}: {target!r} {problem}",
+                    where=completion.function.signature.where,
+                    fix=f"use one of {', '.join(known)}" if known else "check its spelling",
+                )
+
+    @property
+    def offered(self) -> bool:
+        """Whether anything can be completed at all."""
+        return len(self.registry) > 0 or len(self._prompts.registry) > 0 or len(self._resources.templates) > 0
+
+    async def complete(self, call: Call, params: Params) -> Params:
+        if not self.offered:
+            raise MethodNotFound(f"Method not found: {call.method} (this server completes nothing)")
+        ref = read_object(params, "ref")
+        if (late := self._prompts.late) is not None:
+            await late(call, str(ref.get("name") or ref.get("uri") or ""))
+        target, item = self._target(call, ref)
+        if isinstance(item, CompletesItself):
+            return await item.complete(call, params)
+        function = item.function
+        argument, context = read_object(params, "argument"), read_optional_object(params, "context") or {}
+        name, value = read_text(argument, "name"), read_text(argument, "value")
+        annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
+        if name not in annotations:
+            raise InvalidParams(f"Unknown argument: {name}")
+        if (completion := self.registry.get(f"{target} {name}")) is None:
+            return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
+        known = read_optional_object(context, "arguments") or {}
+        given = {takes: known[takes] for takes in completion.takes if takes in known} | {"value": value}
+        try:
+            kwargs = completion.function.arguments.validate(given)
+        except (BadArguments, Rejected):
+            return _completion(None)  # a form that is half filled in is no error
+        return _completion(await completion.function.run(call, kwargs, call.session.composition.limits.tool))
+
+    def _target(self, call: Call, ref: Params) -> tuple[str, Prompt | Resource]:
+        kind = ref.get("type")
+        if kind == "ref/prompt":
+            prompt = find_item(call, self._prompts.registry, read_text(ref, "name"))
+            return prompt.name, prompt
+        if kind == "ref/resource":
+            uri = read_text(ref, "uri")
+            resource = self._resources.templates.get(uri) or self._resources.concrete.get(uri)
+            if resource is not None and call.session.composition.visible(call, resource):
+                return resource.uri, resource
+            raise InvalidParams(f"Unknown resource template: {uri}", data={"uri": uri})
+        raise InvalidParams("Invalid params: ref.type must be ref/prompt or ref/resource")
+
+
+def _let_be_missing(function: Function) -> None:
+    """Give None for what the client has not filled in yet and the function has no default for."""
+    signature = function.signature
+    if not any(p.required and p.name != "value" for p in signature.parameters):
+        return
+    lenient = copy(signature)
+    lenient.parameters = tuple(map(copy, signature.parameters))
+    for parameter in lenient.parameters:
+        if parameter.required and parameter.name != "value":
+            parameter.default, parameter.fills = None, True
+    function.arguments = Arguments.of(lenient)
+
+
+def _completion(found: str | Iterable[Any] | None) -> Params:
+    values = [found] if isinstance(found, str) else [str(value) for value in found or ()]
+    return {"completion": {"values": values[:MOST_VALUES], "total": len(values), "hasMore": len(values) > MOST_VALUES}}
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values of a `Literal`, an `Enum` or a bool, through `Annotated` and optional unions."""
+    from enum import Enum
+    from typing import Annotated, Literal, get_args, get_origin
+
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _choices(get_args(annotation)[0])
+    if origin is Literal:
+        return [str(value) for value in get_args(annotation)]
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [str(member.value) for member in annotation]
+    if annotation is bool:
+        return ["true", "false"]
+    return [choice for option in get_args(annotation) for choice in _choices(option)] if origin is not list else []

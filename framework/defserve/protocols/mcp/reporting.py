@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from defserve.core.call import Call, InnerCall
-from defserve.core.identity import SENDER
+from defserve.core.json_values import is_mapping
+from defserve.core.messages import Params, is_id
+from defserve.core.peer import SENDER
 from defserve.errors import InvalidParams
+from defserve.protocols.mcp.errors import read_meta
 from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
-from defserve.protocols.mcp.params import meta
-from defserve.wire.codec import is_id
-from defserve.wire.jsonvalue import is_mapping
-from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -66,7 +65,7 @@ def log(call: Call, level: str, message: str, fields: Params, args: tuple[Any, .
         return
     if reported.messages == limit:
         message, fields, args = f"further messages of this call are dropped after {limit}", {}, ()
-    from defserve.redaction import redact, redact_text
+    from defserve.base.redaction import redact, redact_text
 
     name, message = call.subject_name, _filled(message, args)
     message = redact_text(message, limit=len(message), multiline=True)
@@ -119,7 +118,7 @@ def _of_outer(nth: int | None, value: float, total: float | None) -> tuple[float
 
 def progress_token(call: Call) -> int | str | None:
     """The token of a client that wants progress of this call."""
-    token = meta(call.params).get("progressToken")
+    token = read_meta(call.params).get("progressToken")
     return token if isinstance(token, int | str) and not isinstance(token, bool) else None
 
 
@@ -127,7 +126,7 @@ def log_threshold(call: Call) -> str | None:
     """The least severe level that the client wants to hear of; None if it wants no logs."""
     profile = call.terms.profile
     if isinstance(profile, Dialect) and profile.stateless:
-        return meta(call.params).get(LOG_LEVEL_KEY)
+        return read_meta(call.params).get(LOG_LEVEL_KEY)
     level = call.session.peek(LogLevel)
     return level.level if level is not None else DEFAULT_LEVEL
 

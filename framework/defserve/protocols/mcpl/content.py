@@ -1,16 +1,28 @@
-"""MCPL §10.3, appendix B.1: content blocks. They differ from MCP's. Four kinds: text, image, audio and resource."""
+"""What MCPL's messages are made of, as authors see it and on the wire: content blocks, turns, push events, tags.
+
+Content blocks (§10.3, appendix B.1) differ from MCP's. Four kinds: text, image, audio and resource.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
-from defserve.errors import InvalidParams, UsageError
-from defserve.wire.jsonvalue import is_array, is_mapping, is_object
-from defserve.wire.messages import Params
+from defserve.core.json_values import instant, is_array, is_mapping, is_object
+from defserve.core.messages import Params
+from defserve.errors import InvalidParams, PeerError, UsageError
+from defserve.protocols.mcp.errors import read_optional_object, read_text
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+
 
 Content: TypeAlias = Text | Image | Audio | Link
 """What a host sends. An image or audio given by its URI is a Link of the type `image/*` or `audio/*`."""
@@ -21,12 +33,12 @@ Sendable: TypeAlias = str | Part | Mapping[str, Any] | Sequence[str | Part | Map
 MEDIA = ("image", "audio")
 
 
-def blocks(value: Sendable) -> list[Params]:
+def content_blocks(value: Sendable) -> list[Params]:
     """An author's value as content blocks. Raises UsageError for what MCPL cannot carry."""
     return [_block(item) for item in (value if is_array(value) else [value])]
 
 
-def read(value: Any) -> list[Content]:
+def read_content(value: Any) -> list[Content]:
     """What a host sent: a string or blocks. Raises InvalidParams for broken blocks.
 
     An unknown kind becomes a text that names it.
@@ -39,8 +51,6 @@ def read(value: Any) -> list[Content]:
 
 
 # -- out -------------------------------------------------------------------------------------------------
-
-
 def _block(item: Any) -> Params:
     if isinstance(item, str):
         return {"type": "text", "text": item}
@@ -109,8 +119,6 @@ def _by_hand(block: Mapping[str, Any]) -> Params:
 
 
 # -- in --------------------------------------------------------------------------------------------------
-
-
 def _part(block: Any) -> Content:
     kind = block.get("type") if is_object(block) else None
     if not isinstance(kind, str):
@@ -134,3 +142,389 @@ def _known(kind: str, block: Params, members: tuple[str, ...]) -> Content:
         return made(b64decode(block["data"], validate=True), mime_type=block["mimeType"])
     except (NotBase64, TypeError, ValueError) as error:
         raise InvalidParams(f"Invalid params: {kind}: {error}") from None
+
+
+# -- MCPL §10: a turn of a conversation as context hooks see it, and what hooks may return.
+
+
+Position = Literal["system", "beforeUser", "afterUser", "before_user", "after_user"]
+
+# As authors may write it → as the wire has it.
+POSITIONS: Mapping[str, str] = {
+    "system": "system",
+    "beforeUser": "beforeUser",
+    "before_user": "beforeUser",
+    "afterUser": "afterUser",
+    "after_user": "afterUser",
+}
+
+
+# -- what a host says ------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model at work (§12.2)."""
+
+    id: str
+    vendor: str = ""
+    context_window: int | None = None
+    capabilities: tuple[str, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+    @classmethod
+    def read(cls, found: Params) -> ModelInfo:
+        """What a host says about a model. A member that is missing or has the wrong type stays empty."""
+        window, capabilities = found.get("contextWindow"), found.get("capabilities")
+        name, vendor = (value if isinstance(value := found.get(member), str) else "" for member in ("id", "vendor"))
+        return cls(
+            id=name,
+            vendor=vendor,
+            context_window=window if isinstance(window, int) else None,
+            capabilities=tuple(filter(_is_text, capabilities)) if is_array(capabilities) else (),
+            raw=found,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens spent."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @classmethod
+    def read(cls, found: Params) -> Usage:
+        """What a host reports; zero for what it leaves out."""
+        spent, written = found.get("inputTokens"), found.get("outputTokens")
+        return cls(spent if isinstance(spent, int) else 0, written if isinstance(written, int) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingMessage:
+    """The message of a channel that this turn answers."""
+
+    channel_id: str
+    message_id: str | None = None
+    thread_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChannels:
+    """Where a turn comes from and where its answer may go (§14.4)."""
+
+    incoming: IncomingMessage | None = None
+    default_outgoing: str | None = None
+    candidates: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, found: Params) -> TurnChannels:
+        incoming, outgoing = read_optional_object(found, "incoming"), read_optional_object(found, "defaultOutgoing")
+        candidates = found.get("candidates")
+        message = None
+        if incoming is not None:
+            named = (_optional_text(incoming, member) for member in ("messageId", "threadId"))
+            message = IncomingMessage(read_text(incoming, "channelId"), *named)
+        return cls(
+            incoming=message,
+            default_outgoing=read_text(outgoing, "channelId") if outgoing is not None else None,
+            candidates=tuple(filter(_is_text, candidates)) if is_array(candidates) else (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn whose inference is about to begin. `user_message` is None if the model continues by itself."""
+
+    inference_id: str
+    conversation_id: str = ""
+    turn_index: int = 0
+    user_message: str | None = None
+    model: ModelInfo | None = None
+    channels: TurnChannels | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+    @classmethod
+    def read(cls, params: Params) -> Turn:
+        """The params of `context/beforeInference`. Raises InvalidParams if they are broken."""
+        return cls(**_turn(params))
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+def _turn(params: Params) -> dict[str, Any]:
+    index, said = params.get("turnIndex", 0), params.get("userMessage")
+    if not isinstance(index, int):
+        raise InvalidParams("Invalid params: turnIndex must be an integer")
+    if said is not None and not isinstance(said, str):
+        raise InvalidParams("Invalid params: userMessage must be a string or null")
+    model, channels = read_optional_object(params, "model"), params.get("channels")
+    return {
+        "inference_id": read_text(params, "inferenceId"),
+        "conversation_id": _optional_text(params, "conversationId") or "",
+        "turn_index": index,
+        "user_message": said,
+        "model": ModelInfo.read(model) if model is not None else None,
+        "channels": TurnChannels.read(channels) if is_object(channels) else None,
+        "raw": params,
+    }
+
+
+def _optional_text(params: Params, name: str) -> str | None:
+    return read_text(params, name) if params.get(name) is not None else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTurn(Turn):
+    """A turn that the model has answered."""
+
+    assistant_message: str
+    usage: Usage | None = None
+
+    @classmethod
+    def read(cls, params: Params) -> FinishedTurn:
+        """The params of `context/afterInference`. Raises InvalidParams if they are broken."""
+        usage = read_optional_object(params, "usage")
+        return cls(
+            **_turn(params),
+            assistant_message=read_text(params, "assistantMessage"),
+            usage=Usage.read(usage) if usage is not None else None,
+        )
+
+
+PHASES = ("completed", "aborted", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceEnd:
+    """An inference that has ended: which one, how, and what it cost. It has no text.
+
+    `phase` is `completed`, `aborted` or `failed`. Hosts below 0.5 only tell of completed ones.
+    """
+
+    inference_id: str
+    conversation_id: str = ""
+    turn_index: int = 0
+    phase: Literal["completed", "aborted", "failed"] = "completed"
+    model: ModelInfo | None = None
+    usage: Usage | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+    @classmethod
+    def read(cls, params: Params) -> InferenceEnd:
+        """The params of `inference/lifecycle`, or of `context/afterInference`, which has no phase.
+
+        Only `inferenceId` must be there. Raises InvalidParams if something is broken.
+        """
+        turn, phase, usage = _turn(params), params.get("phase", "completed"), read_optional_object(params, "usage")
+        if phase not in PHASES:
+            raise InvalidParams(f"Invalid params: phase must be one of {', '.join(('started', *PHASES))}")
+        return cls(
+            **{name: turn[name] for name in ("inference_id", "conversation_id", "turn_index", "model", "raw")},
+            phase=phase,
+            usage=Usage.read(usage) if usage is not None and phase == "completed" else None,
+        )
+
+
+# -- what a hook returns ------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Text for the model to read (§10.4).
+
+    Without a `position` it goes to the first that its hook declares. If the hook declares none, that is `system` with
+    hosts of 0.4 and `before_user` with hosts of 0.5, which usually deny `system`. `namespace` is by default the first
+    segment of the feature set's name.
+    """
+
+    content: Sendable
+    position: Position | None = None
+    namespace: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.position is not None and self.position not in POSITIONS:
+            raise UsageError(
+                f"Injection(position={self.position!r}) is not possible", fix="use system, before_user or after_user"
+            )
+
+    def wire(self, namespace: str, position: str = "system") -> Params:
+        """The injection for the wire (§10.4). `namespace` and `position`, as on the wire, are for one that has none."""
+        described: Params = {
+            "namespace": self.namespace or namespace,
+            "position": POSITIONS[self.position] if self.position is not None else position,
+            "content": content_blocks(self.content),
+        }
+        if self.metadata:
+            described["metadata"] = dict(self.metadata)
+        return described
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Another text for the model's answer, and metadata about the change."""
+
+    text: str
+    metadata: Mapping[str, Any] | None = None
+
+
+# -- MCPL §9.2–9.3: push events and receipts, as authors see them and on the wire.
+
+
+PUSH_METHOD = "push/event"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What an event source yields. With an `id`, an event that is yielded again counts once.
+
+    `tags` say what kind of event it is: `chat:mention`, `acme:priority=high`. Hosts below 0.5 are not sent them. In a
+    source that runs for everyone, `to` names the one principal who gets the event.
+    """
+
+    content: Any
+    id: str | None = None
+    origin: Mapping[str, Any] | None = None
+    timestamp: datetime | str | None = None
+    to: str | None = None
+    tags: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one host did with an event: whether it accepted it, the inference it began, or why it refused.
+
+    `inbox` is the URI of the resource where the event waits, if it could not be sent.
+    """
+
+    event_id: str
+    accepted: bool
+    inference_id: str | None = None
+    reason: str | None = None
+    session: Session | None = None
+    inbox: str | None = None
+
+    @classmethod
+    def read(cls, event_id: str, answer: Any, session: Session) -> Receipt:
+        """A host's answer to `push/event`. Raises PeerError for one that is not an object."""
+        if not is_object(answer):
+            raise PeerError(f"the host's answer to {PUSH_METHOD} has the wrong shape", code=0)
+        inference_id, reason = answer.get("inferenceId"), answer.get("reason")
+        return cls(
+            event_id,
+            answer.get("accepted") is True,
+            inference_id if isinstance(inference_id, str) else None,
+            reason if isinstance(reason, str) else None,
+            session,
+        )
+
+
+def write_receipt(receipt: Receipt) -> str:
+    """A receipt as JSON, for another process."""
+    return json.dumps([receipt.event_id, receipt.accepted, receipt.inference_id, receipt.reason])
+
+
+def read_receipt(text: str, session: Session) -> Receipt:
+    """The receipt that was `written`."""
+    return Receipt(*json.loads(text), session=session)
+
+
+def event_wire(name: str, event: Event) -> Params:
+    """The params of `push/event` (§9.2), for a feature set's name. Raises UsageError for a broken event."""
+    id: Any = event.id if event.id is not None else new_event_id()
+    if not isinstance(id, str) or not id:
+        raise UsageError(f"push: id={id!r} is not a text", fix='give the event a stable name: id="evt_1"')
+    wire: Params = {"featureSet": name, "eventId": id, "timestamp": instant_of(event.timestamp)}
+    if event.origin is not None:
+        if not is_mapping(event.origin):
+            raise UsageError(f"push: origin={event.origin!r} is not a mapping", fix='origin={"memoryId": "m1"}')
+        wire["origin"] = dict(event.origin)
+    if event.tags:
+        wire["tags"] = add_implied_tags(check_tags(event.tags))
+    wire["payload"] = {"content": content_blocks(event.content)}
+    return wire
+
+
+_HEX = frozenset("0123456789abcdef")
+
+
+def new_event_id() -> str:
+    import secrets
+
+    return f"evt_{secrets.token_hex(12)}"
+
+
+def is_new_id(id: str) -> bool:
+    """Whether an id has the form of those that are made here: no event has it twice."""
+    return len(id) == 28 and id.startswith("evt_") and not set(id[4:]) - _HEX
+
+
+# -- MCPL 0.5 §9: tags of events and messages: `ns:value` or `ns:key=value`. They describe; they permit nothing.
+
+
+MOST_TAGS: Final = 100
+LONGEST_TAG: Final = 256
+
+CHAT: Final = frozenset(
+    """addressed mention reply dm ambient broadcast to-self from-human from-bot from-self from-agent edited deleted
+    reaction reaction-remove has-image has-audio has-file has-link command private group thread""".split()
+)
+RESERVED: Final = ("chat", "mcpl")
+
+# A tag → the tags that follow from it.
+IMPLIED: Final[Mapping[str, tuple[str, ...]]] = {
+    "chat:mention": ("chat:addressed",),
+    "chat:reply": ("chat:addressed",),
+    "chat:dm": ("chat:addressed", "chat:private"),
+}
+
+_TAG: Final = re.compile(r"([A-Za-z0-9._*-]+):([A-Za-z0-9._:*-]+)(=[^\s=]+)?")
+
+
+def check_tags(tags: Iterable[str]) -> list[str]:
+    """An author's tags, each once. Raises UsageError for what is not a tag, and for names that are reserved."""
+    given: Any = tags
+    if isinstance(given, str) or not all(isinstance(tag, str) for tag in given):
+        raise UsageError(f"tags={given!r:.80} is not a list of texts", fix='tags=["chat:mention"]')
+    found = list(dict.fromkeys(given))
+    for tag in found:
+        match = _TAG.fullmatch(tag)
+        if match is None or len(tag) > LONGEST_TAG:
+            raise UsageError(f"{tag!r:.80} cannot be a tag", fix="write namespace:value or namespace:key=value")
+        if match[1] in RESERVED and not (match[1] == "chat" and tag.removeprefix("chat:") in CHAT):
+            raise UsageError(f"tag {tag!r}: the namespace {match[1]!r} is reserved", fix="use a namespace of your own")
+    if len(found) > MOST_TAGS:
+        raise UsageError(f"{len(found)} tags are too many", fix=f"give at most {MOST_TAGS}")
+    return found
+
+
+def add_implied_tags(tags: Iterable[str]) -> list[str]:
+    """The tags with those that follow from them. What is addressed is not ambient."""
+    found = dict.fromkeys(tags)
+    for tag in list(found):
+        found.update(dict.fromkeys(IMPLIED.get(tag, ())))
+    if "chat:addressed" in found:
+        found.pop("chat:ambient", None)
+    return list(found)
+
+
+def read_tags(value: Any) -> tuple[str, ...]:
+    """The tags that a server sent, with those that follow from them. What is not a tag is left out."""
+    given = value[:MOST_TAGS] if is_array(value) else ()
+    known = (tag for tag in given if isinstance(tag, str) and len(tag) <= LONGEST_TAG and _TAG.fullmatch(tag))
+    return tuple(add_implied_tags(known))
+
+
+# -- MCPL §9.2, §14.3: instants on the wire, ISO 8601 in UTC with `Z`.
+
+
+def instant_of(when: datetime | str | None = None) -> str:
+    """An instant that an author gives, in the form of the wire. None is now. Raises UsageError."""
+    if when is None:
+        when = datetime.now(UTC)
+    if isinstance(when, str):
+        try:
+            when = datetime.fromisoformat(when)
+        except ValueError:
+            raise UsageError(f"timestamp {when!r} is not ISO 8601", fix='write "2026-01-23T10:30:00Z"') from None
+    return instant(when)

@@ -1,52 +1,46 @@
-"""MCPL as an extension (§3–5): advertised to hosts that offer it, silent for everyone else."""
+"""MCPL as an extension (§3–5): advertised to hosts that offer it, silent for everyone else.
+
+Each section is made when it is first needed, so that a server loads only what it uses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Handler, Listener, Offer, Wrapper
-from defserve.core.identity import SENDER, may_act_for
-from defserve.core.profile import error_object
+from defserve.core.extension import Extension, Handler, Listener, Offer, Stages, Wrapper
+from defserve.core.messages import Params
+from defserve.core.peer import SENDER, error_object, may_act_for
 from defserve.core.registry import Registry
 from defserve.core.session import Session
-from defserve.core.stages import Stages
 from defserve.errors import MethodNotFound, Refused
+from defserve.protocols.mcp.errors import trace_id
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
-from defserve.protocols.mcp.trace import trace_id
-from defserve.protocols.mcpl import updates
-from defserve.protocols.mcpl.current import CURRENT, DangerousTool, call_of_notification
-from defserve.protocols.mcpl.errors import CapabilityDenied, LiveRefusal
-from defserve.protocols.mcpl.feature import DeclareTool, InboxBinding, binding_of
+from defserve.protocols.mcpl import peers, policies
 from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.manifest.advertisement import advertised
-from defserve.protocols.mcpl.manifest.changes import announce
-from defserve.protocols.mcpl.policies import (
-    LiveTerms,
-    agreed,
-    is_pushed_to,
-    is_stateless,
-    policy,
-    terms_of,
-    vocabulary,
-)
-from defserve.protocols.mcpl.push import claude_channel
-from defserve.protocols.mcpl.section import LiveServer
-from defserve.protocols.mcpl.section_registry import Sections
+from defserve.protocols.mcpl.manifest import advertised, announce
+from defserve.protocols.mcpl.peers import CURRENT, DangerousTool, call_of_notification
+from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, policy, terms_of, vocabulary
+from defserve.protocols.mcpl.section import DeclareTool, InboxBinding, LiveServer, binding_of
 from defserve.protocols.mcpl.state.binding import without_state
-from defserve.protocols.mcpl.vocabulary import V05
-from defserve.wire.messages import Params
+from defserve.protocols.mcpl.vocabulary import V05, CapabilityDenied, LiveRefusal
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.feature import Feature
+    from defserve.protocols.mcpl.channels.section import ChannelSection
+    from defserve.protocols.mcpl.hooks import HookSection
+    from defserve.protocols.mcpl.inference import InferenceSection
+    from defserve.protocols.mcpl.push import PushSection
+    from defserve.protocols.mcpl.section import Feature, Section
+    from defserve.protocols.mcpl.state.binding import StateStorage
+    from defserve.protocols.mcpl.state.section import StateSection
     from defserve.protocols.mcpl.state.states import States
-    from defserve.protocols.mcpl.state.storage import StateStorage
+
 
 # clientInfo.name of the hosts that want `featureSets` as an array. The others read the specification's object.
 ARRAY_HOSTS = ("mcpl-harness",)
@@ -162,8 +156,8 @@ class MCPL(Extension):
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
         found: Params = {}
-        if any(one.claude_channel for one in self.sets) and claude_channel.offered(offer):
-            found[claude_channel.CAPABILITY] = {}
+        if any(one.claude_channel for one in self.sets) and peers.takes_claude_channel(offer):
+            found[peers.CLAUDE_CAPABILITY] = {}
         if (live := terms_of(offer, self._strict)) is not None:
             found["mcpl"] = self._manifest(offer, live)
         return {"experimental": found} if found else {}
@@ -188,11 +182,11 @@ class MCPL(Extension):
 
     def methods(self) -> Mapping[str, Handler]:
         served = {name: self._served(name, *by) for name, by in METHODS.items()}
-        return {updates.METHOD: self._update, "mcpl/manifest": self._told_manifest, **served}
+        return {policies.UPDATE_METHOD: self._update, "mcpl/manifest": self._told_manifest, **served}
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
-            updates.METHOD: self._updated,
+            policies.UPDATE_METHOD: self._updated,
             "notifications/initialized": self._ready,
             "inference/chunk": self._chunk,
             **{name: self._heard(name, *by) for name, by in NOTIFICATIONS.items()},
@@ -285,7 +279,7 @@ class MCPL(Extension):
             raise Refused("this session was opened with more rights, so its policy is not yours to change")
         live: LiveTerms = call.terms.states[self.name]
         try:
-            return updates.requested(live, params, call.session, [one for one in self.sets if one.whole])
+            return policies.handle_update(live, params, call.session, [one for one in self.sets if one.whole])
         finally:
             call.session.kept_changed()
             # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
@@ -294,7 +288,7 @@ class MCPL(Extension):
 
     def _updated(self, session: Session, params: Params) -> None:
         if (live := agreed(session.terms)) is not None and may_act_for(SENDER.get(), session.identity):
-            updates.notified(live, params, session)
+            policies.note_update(live, params, session)
             self._changed(session)
 
     def _changed(self, session: Session) -> None:
@@ -345,7 +339,7 @@ class MCPL(Extension):
 
     def can(self, call: Call, feature: str) -> bool:
         """Whether a call's host can be asked to `push`, `infer` or `model_info`, or sent messages of `channels`."""
-        from defserve.protocols.mcpl.inference.section import can_model_info
+        from defserve.protocols.mcpl.inference import can_model_info
         from defserve.protocols.mcpl.peers import Peer
 
         peer = Peer(call.session, call)
@@ -393,3 +387,58 @@ def _serve_inbox(feature_set: Feature, composition: Composition) -> None:
 
 def _mcp(composition: Composition) -> MCP:
     return next(extension for extension in composition.extensions if isinstance(extension, MCP))
+
+
+# -- The sections of one server, each made when it is first needed, so that a server loads only what it uses.
+
+
+class Sections:
+    """A field is None until `need_…` has made its section."""
+
+    def __init__(self, server: LiveServer, storage: StateStorage) -> None:
+        self.server, self.storage = server, storage
+        self.state: StateSection | None = None
+        self.hooks: HookSection | None = None
+        self.push: PushSection | None = None
+        self.inference: InferenceSection | None = None
+        self.channels: ChannelSection | None = None
+
+    def __iter__(self) -> Iterator[Section]:
+        """Those that were made. State comes first: its stores open before anything that may use them runs."""
+        found = (self.state, self.hooks, self.push, self.inference, self.channels)
+        return (section for section in found if section is not None)
+
+    def need_state(self) -> StateSection:
+        if self.state is None:
+            from defserve.protocols.mcpl.state.section import StateSection
+
+            self.state = StateSection(self.server, self.storage)
+        return self.state
+
+    def need_hooks(self) -> HookSection:
+        if self.hooks is None:
+            from defserve.protocols.mcpl.hooks import HookSection
+
+            self.hooks = HookSection(self.server)
+        return self.hooks
+
+    def need_push(self) -> PushSection:
+        if self.push is None:
+            from defserve.protocols.mcpl.push import PushSection
+
+            self.push = PushSection(self.server)
+        return self.push
+
+    def need_inference(self) -> InferenceSection:
+        if self.inference is None:
+            from defserve.protocols.mcpl.inference import InferenceSection
+
+            self.inference = InferenceSection(self.server)
+        return self.inference
+
+    def need_channels(self) -> ChannelSection:
+        if self.channels is None:
+            from defserve.protocols.mcpl.channels.section import ChannelSection
+
+            self.channels = ChannelSection(self.server)
+        return self.channels

@@ -6,23 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpl.feature import DeclareTool, Feature, FeatureBinding, decorator
+from defserve.protocols.mcpl.section import DeclareTool, Feature, FeatureBinding, decorator
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
     from defserve.core.session import Session
-    from defserve.protocols.mcpl.inference.streams import InferenceStream
-    from defserve.protocols.mcpl.inference.values import Inference, Messages
+    from defserve.protocols.mcpl.content import Position, Receipt
+    from defserve.protocols.mcpl.extension import Sections
+    from defserve.protocols.mcpl.inference import Inference, InferenceStream, Messages
     from defserve.protocols.mcpl.peers import Everyone, To
-    from defserve.protocols.mcpl.push.event import Receipt
-    from defserve.protocols.mcpl.scopes.tool_scope import ToolScope
-    from defserve.protocols.mcpl.section_registry import Sections
-    from defserve.protocols.mcpl.state.integers import BigIntegers
-    from defserve.protocols.mcpl.state.owner import Per
-    from defserve.protocols.mcpl.state.states import Concurrency, Mode, States
-    from defserve.protocols.mcpl.turns import Position
+    from defserve.protocols.mcpl.scopes import ToolScope
+    from defserve.protocols.mcpl.state.ownership import Per
+    from defserve.protocols.mcpl.state.states import BigIntegers, Concurrency, Mode, States
     from defserve.stores.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,7 +45,7 @@ class FeatureSet(Feature):
         if self.tag_ontology is not None:
             _check_ontology(name, self.tag_ontology)
         if inbox:
-            from defserve.protocols.mcpl.push.inbox import EventInbox
+            from defserve.protocols.mcpl.push import EventInbox
 
             self.inbox = EventInbox(name, description)
 
@@ -78,7 +75,7 @@ class FeatureSet(Feature):
     def _scope_check(self, scope: Callable[..., Any] | None) -> ToolScope | None:
         if scope is None:
             return None
-        from defserve.protocols.mcpl.scopes.tool_scope import ToolScope
+        from defserve.protocols.mcpl.scopes import ToolScope
 
         return ToolScope(self, scope)
 
@@ -126,7 +123,7 @@ class FeatureSet(Feature):
         Raises FeatureDisabled, AmbiguousPeer, PeerError, and NoBackChannel if the host cannot be called and the set
         has no `inbox`.
         """
-        from defserve.protocols.mcpl.push.event import Event
+        from defserve.protocols.mcpl.content import Event
 
         return await self._sections.need_push().push(self, Event(content, **about), to)
 
@@ -150,7 +147,7 @@ class FeatureSet(Feature):
 
         Raises what `push` raises, PeerTimeout, and UsageError inside a hook.
         """
-        from defserve.protocols.mcpl.inference.values import InferenceParams
+        from defserve.protocols.mcpl.inference import InferenceParams
 
         return await self._sections.need_inference().infer(self, InferenceParams(messages, **options), to)
 
@@ -158,7 +155,7 @@ class FeatureSet(Feature):
         self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]
     ) -> InferenceStream:
         """Like `infer`, but read as it is written: `async for delta in stream`, then `stream.result`."""
-        from defserve.protocols.mcpl.inference.values import InferenceParams
+        from defserve.protocols.mcpl.inference import InferenceParams
 
         return self._sections.need_inference().stream(self, InferenceParams(messages, **options), to)
 
@@ -187,7 +184,7 @@ class FeatureSet(Feature):
         `observe=False` the hook does not read what the user wrote. A host of 0.5 that does not grant what the hook
         needs switches the set off. Returns the function.
         """
-        from defserve.protocols.mcpl.hooks.hook import HookOptions
+        from defserve.protocols.mcpl.hooks import HookOptions
 
         options = HookOptions(
             timeout=timeout, positions=tuple(positions) if positions is not None else None, observe=observe
@@ -225,7 +222,7 @@ class FeatureSet(Feature):
         unchanged. Hosts of 0.5 show no answers to servers: they are told that the hook is unavailable, and with
         `required` they are refused. Returns the function.
         """
-        from defserve.protocols.mcpl.hooks.hook import HookOptions
+        from defserve.protocols.mcpl.hooks import HookOptions
 
         options = HookOptions(blocking, fail_open, timeout)
         return self._sections.need_hooks().declare_after(self, function, options, required=required)
@@ -246,7 +243,7 @@ class FeatureSet(Feature):
 
 def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:
     """Raises UsageError for an ontology that has no digest, so that hosts could not tell when it changes."""
-    from defserve.protocols.mcpl.manifest.digest import NoDigest, revision
+    from defserve.protocols.mcpl.manifest import NoDigest, revision
 
     try:
         revision({"featureSets": {name: {"tagOntology": dict(ontology)}}})

@@ -1,24 +1,32 @@
-"""Which session a verb of a feature set speaks to: in a call or hook, its own; elsewhere, the one that `to=` names."""
+"""Which session a verb of a feature set speaks to: in a call or hook, its own; elsewhere, the one that `to=` names.
+
+What the running code belongs to is noted in context variables. Hosts that take `notifications/claude/channel` instead
+of requests are spoken to here, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from defserve.auth.principals import ANONYMOUS_PREFIX
+from defserve.core.call import Call
+from defserve.core.json_values import is_object
+from defserve.core.messages import Id, Notification, Params
+from defserve.core.peer import SENDER
 from defserve.core.session import Session
 from defserve.errors import MethodNotFound, NoBackChannel, PeerError, PeerGone, UsageError
-from defserve.protocols.mcpl.current import CURRENT, SOURCE_SESSION
-from defserve.protocols.mcpl.errors import AmbiguousPeer, UnknownFeatureSet
 from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, is_strangers, policy
-from defserve.wire.messages import Id, Params
+from defserve.protocols.mcpl.vocabulary import AmbiguousPeer, UnknownFeatureSet
 
 if TYPE_CHECKING:
-    from defserve.core.call import Call
     from defserve.core.composition import Terms
-    from defserve.core.identity import PeerIdentity
-    from defserve.protocols.mcpl.feature import Feature
-    from defserve.protocols.mcpl.section import LiveServer
+    from defserve.core.extension import Offer
+    from defserve.core.peer import PeerIdentity
+    from defserve.protocols.mcpl.section import Feature, LiveServer
+
 
 T = TypeVar("T")
 
@@ -220,3 +228,104 @@ def _why(asked: list[Peer], to: To, obstacle: Obstacle, verb: str) -> str:
     if not asked:
         return f"{to} has no session here" if isinstance(to, str) else "nobody is connected"
     return "; ".join(dict.fromkeys(str(obstacle(peer)).removeprefix(f"{verb}: ") for peer in asked))
+
+
+# -- What the running code belongs to: a call, a context hook, or a source of events.
+#
+# The verbs of a feature set read it to find the host they speak to.
+
+
+class HookRun:
+    """One run of a context hook. `running` is False once the hook has answered."""
+
+    running = True
+
+
+class DangerousTool:
+    """Says of a call that it is one of a dangerous tool, whatever the tool makes it read meanwhile.
+
+    The subject of a call changes while a tool reads a resource. That its tool is dangerous does not.
+    """
+
+
+# The call that this code runs for.
+CURRENT: ContextVar[Call | None] = ContextVar("defserve_call", default=None)
+
+# The hook that this code was started in. A task that outlives its hook may infer (§10.7).
+IN_HOOK: ContextVar[HookRun | None] = ContextVar("defserve_hook", default=None)
+
+# The session that a source of events runs for. Outside any call, the source speaks to this session.
+SOURCE_SESSION: ContextVar[Session | None] = ContextVar("defserve_source_session", default=None)
+
+
+@contextmanager
+def in_hook() -> Generator[None]:
+    """Around an author's context hook: `is_in_hook()` is True inside, and inference is refused (§10.7)."""
+    run = HookRun()
+    token = IN_HOOK.set(run)
+    try:
+        yield
+    finally:
+        run.running = False
+        IN_HOOK.reset(token)
+
+
+def is_in_hook() -> bool:
+    """Whether this code runs in a context hook that has not answered yet."""
+    run = IN_HOOK.get()
+    return run is not None and run.running
+
+
+def call_of_notification(session: Session, method: str, params: Params) -> Call | None:
+    """A call for a notification, which gets no answer. None if the host did not negotiate MCPL."""
+    import asyncio
+
+    composition = session.composition
+    offer = composition.offer_in(Notification(method, params, {}))
+    terms = composition.agree(offer) if offer is not None else session.terms
+    if terms is None or agreed(terms) is None:
+        return None
+    call = Call(session, "", method, params, {}, terms)
+    call.settled, call.task, call.identity = True, asyncio.current_task(), SENDER.get()
+    return call
+
+
+# -- `notifications/claude/channel`: events for hosts that take these instead of `push/event`, if a set opts in.
+#
+# The shape follows Claude Code's channels reference: `content` is text, `meta` holds texts under names that are
+# identifiers. A notification has no answer, so an event that is sent this way counts as accepted.
+
+
+CLAUDE_CAPABILITY = "claude/channel"
+CLAUDE_METHOD = "notifications/claude/channel"
+
+# clientInfo.name of hosts that take the notification from servers that advertise it, without an offer of their own.
+CLAUDE_HOSTS = ("claude-code",)
+
+
+def takes_claude_channel(offer: Offer) -> bool:
+    """Whether a host takes these notifications."""
+    experimental = offer.capabilities.get("experimental")
+    named = is_object(experimental) and CLAUDE_CAPABILITY in experimental
+    return not offer.stateless and (named or offer.info.get("name") in CLAUDE_HOSTS)
+
+
+def can_notify_claude(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
+    """Whether the notification can be sent instead of a request, which `problem` prevents."""
+    offer = peer.terms.offer if peer.terms is not None else None
+    takes = peer.session.ready and not peer.session.closed and offer is not None and takes_claude_channel(offer)
+    return takes and feature_set.claude_channel and isinstance(problem, NoBackChannel)
+
+
+def notify_claude(peer: Peer, event: Params) -> None:
+    """Send an event, given as the params of `push/event`."""
+    meta = {"event_id": event["eventId"], "feature_set": event["featureSet"], "timestamp": event["timestamp"]}
+    origin: Mapping[str, Any] = event.get("origin", {})
+    meta |= {name: str(value) for name, value in origin.items() if name.isidentifier() and isinstance(value, str | int)}
+    text = "\n".join(_block_text(block) for block in event["payload"]["content"])
+    audience = (peer.identity,) if peer.identity is not None else None
+    peer.session.notify(CLAUDE_METHOD, {"content": text, "meta": meta}, audience=audience)
+
+
+def _block_text(block: Mapping[str, Any]) -> str:
+    return block["text"] if block["type"] == "text" else f"[{block['type']}: {block.get('uri', block.get('mimeType'))}]"

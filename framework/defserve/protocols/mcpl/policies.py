@@ -1,29 +1,29 @@
 """MCPL §5.2–5.3, §6.7: what one host offered, and what it has enabled, granted and permitted.
 
-Before the first policy of a host, every set may act with 0.4, and none with 0.5.
+Before the first policy of a host, every set may act with 0.4, and none with 0.5. A policy comes at the start or with
+`featureSets/update`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Params
 from defserve.core.session import Session
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.failures import VENDOR
-from defserve.protocols.mcp.params import meta
-from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled
-from defserve.protocols.mcpl.grants import MOST_NAMES, covers, few_names_in, granted_paths, names_in
-from defserve.protocols.mcpl.vocabulary import V04, Vocabulary, vocabulary_of
-from defserve.wire.jsonvalue import is_object
-from defserve.wire.messages import Params
+from defserve.protocols.mcp.errors import VENDOR, read_meta
+from defserve.protocols.mcpl.vocabulary import PATHS, V04, CapabilityDenied, FeatureDisabled, Vocabulary, vocabulary_of
 
 if TYPE_CHECKING:
     from defserve.core.composition import Terms
+    from defserve.protocols.mcpl.section import Feature
+
 
 POLICY_KEY = VENDOR + "featureSets"
 EFFECTIVE = "effectiveCapabilities"
@@ -114,6 +114,62 @@ class FeaturePolicy:
         self.approved = {}
 
 
+class ScopeLists(NamedTuple):
+    """A host's patterns for one scoped set. Without a whitelist the host is asked about every label."""
+
+    whitelist: Sequence[str] = ()
+    blacklist: Sequence[str] = ()
+
+
+NO_LISTS: Final = ScopeLists()
+
+
+def covering(name: str) -> Iterator[str]:
+    """The patterns that cover a name, the most specific first: `a.b`, `a.*`, `*`."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield f"{name}.*"
+    yield "*"
+
+
+def _scopes(found: Any) -> dict[str, ScopeLists]:
+    if found is not None and not is_object(found):
+        raise InvalidParams("Invalid params: scopes must be an object")
+    scopes: dict[str, ScopeLists] = {}
+    for name, lists in (found or {}).items():
+        if not is_object(lists):
+            raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
+        scopes[name] = ScopeLists(few_names_in(lists, "whitelist"), few_names_in(lists, "blacklist"))
+    return scopes
+
+
+# -- MCPL 0.5 §6: the capability paths that a policy grants.
+#
+# A pattern has as many segments as the path it covers; `*` stands for exactly one. So `channels.*` covers
+# `channels.publish`, and the name of a parent covers nothing below it.
+
+
+MOST_NAMES: Final = 1_000
+LONGEST_PATTERN: Final = 1_024
+
+
+def names_in(params: Params, member: str) -> list[str]:
+    """A member that must be a list of texts, and may be missing. Raises InvalidParams."""
+    found = params.get(member)
+    if found is not None and not (is_array(found) and all(isinstance(name, str) for name in found)):
+        raise InvalidParams(f"Invalid params: {member} must be a list of texts")
+    return list(found or ())
+
+
+def few_names_in(params: Params, member: str) -> list[str]:
+    """The same, for a list that is kept: it must have few names, and short ones."""
+    names = names_in(params, member)
+    if len(names) > MOST_NAMES or any(len(name) > LONGEST_PATTERN for name in names):
+        raise InvalidParams(f"Invalid params: {member} has too many names, or too long ones")
+    return names
+
+
 class GrantPolicy(FeaturePolicy):
     """What one host has granted, by the rules of 0.5. It is not `ready`, and grants nothing, before its first policy.
 
@@ -201,15 +257,6 @@ class GrantPolicy(FeaturePolicy):
             self._disabled = tuple(kept["disabled"])
             self.granted, self.ready = frozenset(kept["granted"]), True
 
-
-class ScopeLists(NamedTuple):
-    """A host's patterns for one scoped set. Without a whitelist the host is asked about every label."""
-
-    whitelist: Sequence[str] = ()
-    blacklist: Sequence[str] = ()
-
-
-NO_LISTS: Final = ScopeLists()
 
 # For hosts that do not know feature sets: every tool works. Never updated.
 EVERYTHING_ENABLED: Final = FeaturePolicy(strict=False)
@@ -325,7 +372,7 @@ def policy(call: Call) -> FeaturePolicy:
         return live.policy
     kept = call.local(RequestPolicy)
     if kept.policy is None:
-        given = meta(call.params).get(POLICY_KEY)
+        given = read_meta(call.params).get(POLICY_KEY)
         by_grant = live.vocabulary.by_grant or (is_object(given) and EFFECTIVE in given)
         kept.policy = GrantPolicy(live.vocabulary) if by_grant else FeaturePolicy(live.policy.strict)
         if is_object(given):
@@ -356,21 +403,96 @@ def is_stateless(call: Call) -> bool:
     return call.terms.offer is not None and call.terms.offer.stateless
 
 
-def covering(name: str) -> Iterator[str]:
-    """The patterns that cover a name, the most specific first: `a.b`, `a.*`, `*`."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield f"{name}.*"
-    yield "*"
+# -- MCPL §6.7: `featureSets/update`. A host of 0.5 sends its policy as a request, which is answered with a receipt.
+#
+# A policy that cannot be read leaves such a host with nothing granted. A notification of it can only disable more.
 
 
-def _scopes(found: Any) -> dict[str, ScopeLists]:
-    if found is not None and not is_object(found):
-        raise InvalidParams("Invalid params: scopes must be an object")
-    scopes: dict[str, ScopeLists] = {}
-    for name, lists in (found or {}).items():
-        if not is_object(lists):
-            raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
-        scopes[name] = ScopeLists(few_names_in(lists, "whitelist"), few_names_in(lists, "blacklist"))
-    return scopes
+UPDATE_METHOD = "featureSets/update"
+
+# What a notification of a 0.5 host may say, but not decide.
+UNDECIDED = (EFFECTIVE, "deniedCapabilities", "enabled")
+
+
+def handle_update(live: LiveTerms, params: Params, session: Session, sets: Iterable[Feature]) -> Params:
+    """Apply a policy that came as a request. Returns the answer. Raises InvalidParams for one that is malformed."""
+    if not (live.vocabulary.by_grant or EFFECTIVE in params or isinstance(live.policy, GrantPolicy)):
+        live.update(live.policy, params, session)
+        return {"enabled": [one.name for one in sets if live.policy.allows(one)]}
+    policy = live.adopt()
+    live.update(policy, params, session)
+    answer = policy_receipt(live, policy, sets)
+    if not answer["accepted"]:
+        policy.clear()
+    return answer
+
+
+def note_update(live: LiveTerms, params: Params, session: Session) -> None:
+    """Apply a policy that came as a notification. What is wrong with it is only in the log."""
+    try:
+        if not isinstance(live.policy, GrantPolicy):
+            live.update(live.policy, params, session)
+            return
+        live.policy.reduce(params)
+    except InvalidParams as error:
+        # A notification has no answer. Only this line shows that the policy is not in force.
+        _warn("%s: %s", UPDATE_METHOD, error.message)
+        raise
+    if undecided := [member for member in UNDECIDED if member in params]:
+        _warn("%s as a notification: %s ignored, a request decides that", UPDATE_METHOD, ", ".join(undecided))
+
+
+def _warn(message: str, *arguments: str) -> None:
+    import logging
+
+    logging.getLogger("defserve").warning(message, *arguments)
+
+
+def policy_receipt(live: LiveTerms, policy: GrantPolicy, sets: Iterable[Feature]) -> Params:
+    """What works under a policy, and what does not."""
+    unavailable: list[Params] = []
+    refused: dict[str, None] = {}
+    for one in sets:
+        # A host cannot select a set that it was not told of, because nothing of it works there.
+        if policy.is_disabled(one.name) or (one.paths and not policy.enabled(one.name)):
+            continue
+        lost = [use for use in one.uses if use in live.vocabulary.lost]
+        missing = policy.missing(one)
+        if missing or lost:
+            effect = "disabled" if missing or not one.paths else "degraded"
+            unavailable.append({"featureSet": one.name, "missingCapabilities": [*missing, *lost], "effect": effect})
+        if lost and one.required:
+            refused |= dict.fromkeys(lost)
+    if refused:
+        return {
+            "accepted": False,
+            "fallback": "mcp-only",
+            "missingCapabilities": list(refused),
+            "reason": f"a required hook cannot run: this host has no {', '.join(refused)}",
+            "unavailableFeatures": unavailable,
+        }
+    return {"accepted": True} | ({"mode": "degraded", "unavailableFeatures": unavailable} if unavailable else {})
+
+
+def covers(pattern: str, path: str) -> bool:
+    """Whether a pattern covers a capability path or the name of a set."""
+    wanted, given = pattern.split("."), path.split(".")
+    return len(wanted) == len(given) and all(one in ("*", other) for one, other in zip(wanted, given, strict=True))
+
+
+def covered(patterns: Iterable[str], paths: Iterable[str] = PATHS) -> frozenset[str]:
+    """The paths that some of the patterns cover."""
+    given = frozenset(patterns)
+    wild = [pattern for pattern in given if "*" in pattern]
+    return frozenset(path for path in paths if path in given or any(covers(pattern, path) for pattern in wild))
+
+
+def granted_paths(params: Params) -> frozenset[str]:
+    """The paths that the params of a request-form `featureSets/update` grant; unknown ones are left out.
+
+    Raises InvalidParams if a list is broken, or if a path is both granted and denied.
+    """
+    granted = covered(few_names_in(params, "effectiveCapabilities"))
+    if both := granted & covered(few_names_in(params, "deniedCapabilities")):
+        raise InvalidParams(f"Invalid params: {min(both)} is in effectiveCapabilities and in deniedCapabilities")
+    return granted

@@ -1,20 +1,27 @@
-"""What the parts of MCPL have in common: what each knows of its server, and what each is told."""
+"""What the sections of MCPL have in common: what each knows of its server, and a feature set as they see it."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from defserve.core.messages import Params
 from defserve.core.registry import Registry
+from defserve.errors import UsageError
+from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, is_strangers, policy
+from defserve.protocols.mcpl.vocabulary import USES, V04, V05, FeatureDisabled, UnknownFeatureSet, Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
     from contextlib import AbstractAsyncContextManager
 
+    from defserve.core.call import Call
     from defserve.core.composition import Composition
     from defserve.core.session import Session
     from defserve.protocols.mcp.function import FindProvider
-    from defserve.protocols.mcpl.feature import Feature
+    from defserve.protocols.mcpl.push import EventInbox
 
 
 class OtherProcesses(Protocol):
@@ -75,3 +82,173 @@ class Section:
 
     def removed(self, feature_set: Feature) -> None:
         """The author took a set back. Called in the author's thread."""
+
+
+# -- A feature set as the sections see it: its name, what it uses, and whether a host lets it act.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+# A set that declares nothing may do these.
+UNDECLARED = ("pushEvents", "inferenceRequest")
+
+
+class Feature:
+    """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
+
+    `owner` is the server that declared it. `removed` is True once the server has taken it back. A `strict` set is off
+    until a host switches it on, which no stranger can. One that is declared while serving is `whole`, and shown to
+    hosts, when the code that declares it is done. `told` is what they know, by 0.4 and by 0.5. `changed` is called when
+    more is declared on it.
+    """
+
+    inbox: EventInbox | None = None
+    strict = False
+    whole = True
+    told: tuple[Params, Params] | None = None
+    changed: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        owner: object,
+        *,
+        scoped: bool = False,
+        uses: Sequence[str] = (),
+        model_info: bool = False,
+        claude_channel: bool = False,
+        tag_ontology: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot be the name of a feature set",
+                fix='use words with dots between them: "memory.retrieval"',
+            )
+        if not description:
+            raise UsageError(f"feature set {name!r} has no description", fix="say what it does, so people can decide")
+        for use in uses:
+            if use not in USES:
+                raise UsageError(f"feature set {name!r} cannot use {use!r}", fix=f"use some of {', '.join(USES)}")
+        self.name, self.description, self.owner = name, description, owner
+        self.scoped, self.model_info, self.claude_channel = scoped, model_info, claude_channel
+        self.tag_ontology = dict(tag_ontology) if tag_ontology is not None else None
+        self.rollback = self.host_state = self.removed = False
+        # Whether a host that cannot run everything this set does must be refused (MCPL 0.5).
+        self.required = False
+        self._uses = dict.fromkeys([*uses, "modelInfo"] if model_info else uses)
+        self._paths: frozenset[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<feature set {self.name}>"
+
+    @property
+    def uses(self) -> list[str]:
+        """What it does, in the words of `vocabulary.USES`; a set that declares nothing may push and infer."""
+        declared = self._uses if self._uses.keys() - {"modelInfo"} else {*self._uses, *UNDECLARED}
+        return [use for use in USES if use in declared]
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """What a host of 0.5 must grant, so that the set may act."""
+        if self._paths is None:
+            self._paths = frozenset(V05.spelled(self.uses))
+        return self._paths
+
+    @property
+    def declares(self) -> bool:
+        """Whether a verb or `uses=` said what it is for."""
+        return bool(self._uses) or self.inbox is not None or self.claude_channel
+
+    def use(self, *what: str) -> None:
+        """Note that something was declared on this set."""
+        self._uses.update(dict.fromkeys(what))
+        self._paths = None
+        self.changed()
+
+    def wire(self, vocabulary: Vocabulary = V04) -> Params:
+        """The declaration that hosts of a version are shown."""
+        # hostState: from newer drafts. Without it some hosts drop the state they are sent.
+        fields = {
+            "scoped": self.scoped,
+            "rollback": self.rollback,
+            "hostState": self.host_state,
+            "tagOntology": self.tag_ontology,
+        }
+        shown = {name: fields[name] for name in vocabulary.fields if fields[name]}
+        return {"description": self.description, "uses": vocabulary.spelled(self.uses), **shown}
+
+    def require(self, call: Call) -> None:
+        """Raises FeatureDisabled if the host of this call has not enabled the set."""
+        if self.removed:
+            raise UnknownFeatureSet(self.name)
+        live = agreed(call.terms)
+        if live is not None and not live.policy.is_said and not is_stateless(call):
+            live.note_silence(call)
+        if not self.is_switched_on(call):
+            raise policy(call).refusal(self) or FeatureDisabled(self.name)
+
+    def is_switched_on(self, call: Call) -> bool:
+        """Whether the policy of this call's host has the set on. A host without MCPL has no policy: all is on."""
+        if self.strict and agreed(call.terms) is None and is_strangers(call.session):
+            return False
+        return policy(call).allows(self)
+
+    def is_enabled(self, call: Call) -> bool:
+        """Whether the host of this call lets the set act now."""
+        try:
+            self.require(call)
+        except (FeatureDisabled, UnknownFeatureSet):
+            return False
+        return True
+
+
+class ScopeCheck(Protocol):
+    """How a scoped tool is checked; see `scopes.tool_scope.ToolScope`."""
+
+    def read(self, tool: Any) -> None: ...
+
+    async def check(self, call: Call, arguments: Mapping[str, Any]) -> None: ...
+
+
+class FeatureBinding:
+    """Binds a tool or resource to its feature set. `scope` is None if the item is not scoped."""
+
+    __slots__ = ("feature_set", "scope")
+
+    def __init__(self, feature_set: Feature, scope: ScopeCheck | None = None) -> None:
+        self.feature_set, self.scope = feature_set, scope
+
+    def shown(self, call: Call) -> bool:
+        """Whether the peer of a call may see the item."""
+        # `tools/call` checks the policy in its own stage, which says why it refuses.
+        return call.method == "tools/call" or self.feature_set.is_switched_on(call)
+
+
+class InboxBinding(FeatureBinding):
+    """Hides the inbox from a host that is pushed the events: it would get them twice."""
+
+    __slots__ = ()
+
+    def shown(self, call: Call) -> bool:
+        return not is_pushed_to(call) and super().shown(call)
+
+
+def binding_of(item: Any) -> FeatureBinding | None:
+    """What binds an item to a feature set, if anything does."""
+    return item.facets.get("mcpl")
+
+
+DeclareTool = Callable[[Any, FeatureBinding, Mapping[str, Any]], None]
+
+
+def decorator(function: F | None, register: Callable[[F], object]) -> Any:
+    """A decorator that registers a function and returns it unchanged, used bare or with options."""
+
+    def declare(function: F) -> F:
+        register(function)
+        return function
+
+    return declare(function) if function is not None else declare

@@ -2,6 +2,4 @@
 
 We send only what the gateway's welcome allows. We act on no message whose kind does not match its payload. A server
 takes part without a change to its code.
-
-May import: `auth.authority`, `auth.principals`, `core`, `wire`.
 """

@@ -1,16 +1,20 @@
-"""The shape of every message of a topic. Any bytes give an `Envelope`, or a `BrokenEnvelope` that says why not."""
+"""The shape of every message of a topic. Any bytes give an `Envelope`, or a `BrokenEnvelope` that says why not.
+
+Below: kinds, whether a kind matches its payload, and which kinds a participant may send.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeGuard
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from pydantic_core import from_json
 
-from defserve.wire.codec import encode as encode_json
-from defserve.wire.jsonvalue import is_array, is_object
-from defserve.wire.messages import Encoded
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Encoded
+from defserve.core.messages import encode as encode_json
+from defserve.errors import UsageError
 
 PROTOCOL: Final = "mcpx/v0.1"
 MCP_VERSION: Final = "2025-06-18"
@@ -121,7 +125,7 @@ def now() -> str:
     """This moment, as RFC 3339 in UTC with milliseconds."""
     import time
 
-    from defserve.wire.instants import instant_at
+    from defserve.core.json_values import instant_at
 
     return instant_at(time.time(), "milliseconds")
 
@@ -172,3 +176,224 @@ def _is_name(value: object) -> TypeGuard[str]:
 def _readable(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     return value if _is_name(value) else None
+
+
+# -- What an envelope says it holds: `base[:METHOD[:CONTEXT]]`. METHOD has no colon, CONTEXT may have any number.
+
+
+REQUEST: Final = "mcp/request"
+RESPONSE: Final = "mcp/response"
+PROPOSAL: Final = "mcp/proposal"
+REJECT: Final = "mcp/reject"
+WITHDRAW: Final = "mcp/withdraw"
+CHAT: Final = "chat"
+PRESENCE: Final = "system/presence"
+WELCOME: Final = "system/welcome"
+ERROR: Final = "system/error"
+
+BARE: Final = frozenset({"presence", "system"})
+"""The short names that §3 has for the gateway's kinds. We send the full names of §3.4 and §3.5."""
+
+CONTEXT_FIELD: Final[Mapping[str, str]] = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "resources/subscribe": "uri",
+    "resources/unsubscribe": "uri",
+    "notifications/resources/updated": "uri",
+}
+"""The member of a method's params that CONTEXT repeats."""
+
+LONGEST_CONTEXT: Final = 2_048
+
+
+class MessageKind(NamedTuple):
+    """A kind in its parts; `method` and `context` may be empty."""
+
+    base: str
+    method: str = ""
+    context: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in self if part)
+
+
+def parse_kind(text: str) -> MessageKind | None:
+    """The parts of a kind; None if one of them is empty."""
+    parts = text.split(":", 2)
+    return MessageKind(*parts) if all(parts) else None
+
+
+def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:
+    """The kind of a message about `method`. Its CONTEXT is in the params, if it has one; a huge one is left out."""
+    context = context_of(method, params)
+    return f"{base}:{method}:{context}" if 0 < len(context) <= LONGEST_CONTEXT else f"{base}:{method}"
+
+
+def context_of(method: str, params: Mapping[str, Any]) -> str:
+    """The operation within a method (the tool's name, the resource's URI); empty for methods that have none."""
+    value = params.get(CONTEXT_FIELD.get(method, ""))
+    return value if isinstance(value, str) else ""
+
+
+def is_reserved(kind: str) -> bool:
+    """Whether only a gateway may send it."""
+    return kind.startswith("system/") or kind.partition(":")[0] in BARE
+
+
+def namespaced(kind: str, payload: Mapping[str, Any]) -> str:
+    """The full kind of a gateway's message. The payload of a short one says which it is."""
+    if kind not in BARE:
+        return kind
+    if kind == "presence" or "event" in payload:
+        return PRESENCE
+    return WELCOME if "you" in payload else ERROR
+
+
+# -- §4.3: whether a kind matches its payload. The gateway does not check this, so every receiver must.
+
+
+FORMATS: Final = ("plain", "markdown")
+
+Payload = Mapping[str, Any]
+
+
+def mismatch(kind: MessageKind, payload: Payload) -> str | None:
+    """Why a message must not be acted on; None if its METHOD and CONTEXT are those of its payload."""
+    check = _CHECKS.get(kind.base)
+    return check(kind, payload) if check is not None else None
+
+
+def _operation(kind: MessageKind, payload: Payload) -> str | None:
+    method, params = payload.get("method"), payload.get("params", {})
+    if not kind.method or method != kind.method:
+        return f"the kind says {kind.method!r}, the payload {_brief(method)}"
+    if not is_object(params):
+        return "params are not an object"
+    if kind.context and kind.context != context_of(kind.method, params):
+        return f"the kind is about {kind.context[:64]!r}, the payload about {_brief(context_of(kind.method, params))}"
+    return None
+
+
+def _response(kind: MessageKind, payload: Payload) -> str | None:
+    if not kind.method or "method" in payload:
+        return "a response names its METHOD in the kind and holds none"
+    if ("result" in payload) == ("error" in payload):
+        return "a response holds either a result or an error"
+    return _not_jsonrpc(payload)
+
+
+def _chat(kind: MessageKind, payload: Payload) -> str | None:
+    if not isinstance(payload.get("text"), str):
+        return "chat needs a text"
+    form = payload.get("format", "plain")
+    return None if form in FORMATS else f"format is one of {', '.join(FORMATS)}"
+
+
+def _decision(kind: MessageKind, payload: Payload) -> str | None:
+    return None if isinstance(payload.get("reason", ""), str) else "a reason is a text"
+
+
+def _not_jsonrpc(payload: Payload) -> str | None:
+    return None if payload.get("jsonrpc") == "2.0" else 'jsonrpc is not "2.0"'
+
+
+def _brief(value: Any) -> str:
+    return repr(value)[:64]
+
+
+_CHECKS: Final[Mapping[str, Callable[[MessageKind, Payload], str | None]]] = {
+    REQUEST: lambda kind, payload: _not_jsonrpc(payload) or _operation(kind, payload),
+    RESPONSE: _response,
+    PROPOSAL: _operation,
+    REJECT: _decision,
+    WITHDRAW: _decision,
+    CHAT: _chat,
+}
+
+
+# -- Which kinds a participant may send: patterns in which `*` stands for any run of characters, `/` and `:` included.
+
+
+PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "full": ("mcp/*", "chat"),
+    "proposal-only": ("mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"),
+    "response-only": ("mcp/response:*", "mcp/reject", "chat"),
+    "read-only": ("mcp/request:resources/read", "mcp/request:*/list", "mcp/response:*", "chat"),
+    "tool-only": ("mcp/request:tools/*", "mcp/response:tools/*", "chat"),
+}
+
+REMEMBERED: Final = 512
+LONGEST_KIND: Final = 256
+
+
+def matches(kind: str, capability: str) -> bool:
+    """Whether the capability covers the kind.
+
+    A capability without CONTEXT is compared with `base:METHOD`. So it covers every CONTEXT of a method it covers, and
+    no CONTEXT can be mistaken for a method.
+    """
+    if capability.count(":") < 2:
+        kind = ":".join(kind.split(":", 2)[:2])
+    return _glob(kind, capability)
+
+
+def matches_strictly(kind: str, capability: str) -> bool:
+    """The reference gateway's rule: a final `*` means "begins with", anything else is compared whole."""
+    return kind.startswith(capability[:-1]) if capability.endswith("*") else kind == capability
+
+
+def _glob(text: str, pattern: str) -> bool:
+    # Every piece at its first place: a later one never allows more, so the text is walked once.
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == first
+    last = rest.pop()
+    if len(text) < len(first) + len(last) or not (text.startswith(first) and text.endswith(last)):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for piece in rest:
+        at = text.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
+
+
+class Capabilities:
+    """What a participant may send. `strict` compares as the reference gateway does. `system/` is never allowed."""
+
+    __slots__ = ("patterns", "_matches", "_known")
+
+    def __init__(self, patterns: Iterable[str], *, strict: bool = False) -> None:
+        if isinstance(patterns, str):
+            raise UsageError("capabilities are a list of patterns", fix=f"write [{patterns!r}]")
+        self.patterns = tuple(dict.fromkeys(patterns))
+        if not all(isinstance(pattern, str) and pattern for pattern in self.patterns):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError("a capability is a text such as 'mcp/request:tools/*'", fix="remove the empty ones")
+        self._matches: Callable[[str, str], bool] = matches_strictly if strict else matches
+        self._known: dict[str, bool] = {}
+
+    @classmethod
+    def of(cls, profile: str, *, strict: bool = False) -> Capabilities:
+        """One of the `PROFILES` by its name."""
+        if profile not in PROFILES:
+            raise UsageError(f"there is no capability profile {profile!r}", fix=f"use one of {', '.join(PROFILES)}")
+        return cls(PROFILES[profile], strict=strict)
+
+    def allow(self, kind: str) -> bool:
+        """Whether one of them covers the kind."""
+        if (known := self._known.get(kind)) is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            known = not is_reserved(kind) and any(self._matches(kind, pattern) for pattern in self.patterns)
+            if len(kind) <= LONGEST_KIND:
+                self._known[kind] = known
+        return known
+
+    def changed(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Capabilities:
+        """A copy with some added and some removed. A pattern that is both added and removed stays."""
+        gone = set(remove)
+        kept = Capabilities((*(pattern for pattern in self.patterns if pattern not in gone), *add))
+        kept._matches = self._matches
+        return kept

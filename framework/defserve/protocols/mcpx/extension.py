@@ -1,19 +1,36 @@
-"""MCPx as an extension: what an author declares for topics. It changes nothing for other peers."""
+"""MCPx as an extension: what an author declares for topics. It changes nothing for other peers.
+
+`TopicCarrier` makes a server a participant: every other participant is a peer with a conversation of its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import secrets
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pydantic_core import from_json
+
+from defserve.auth.authority import is_stranger
+from defserve.auth.principals import LONGEST_ID, PARTICIPANT_PREFIX, Principal, anonymous, is_token_id
 from defserve.core.call import Call
-from defserve.core.extension import Extension, is_coroutine_function
-from defserve.errors import NoBackChannel
-from defserve.protocols.mcpx.carrier import ReceivedRequest, TopicCarrier, TopicMembership
-from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.kinds import CHAT
-from defserve.protocols.mcpx.participant import Participant
-from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Chat
+from defserve.core.extension import CarriedMessage, Extension, Offer, is_coroutine_function
+from defserve.core.messages import INVALID_REQUEST, Encoded, Reply, encode
+from defserve.core.session import Session
+from defserve.errors import NoBackChannel, PeerError
+from defserve.protocols.mcpx.envelope import CHAT, MCP_VERSION, REQUEST, RESPONSE, Envelope, kind_of
+from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Participant, Payload
+from defserve.protocols.mcpx.proposals import Clock, Proposal
+from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, Spoofed, TopicRequest, TopicView, Welcome
+
+if TYPE_CHECKING:
+    from defserve.core.engine import Engine
+
 
 ChatHandler: TypeAlias = Callable[[Chat, Participant], Awaitable[None] | None]
 ProposalHandler: TypeAlias = Callable[[Proposal, Participant], Awaitable[bool | None] | bool | None]
@@ -83,3 +100,232 @@ async def _called(handler: Callable[..., Any], *args: Any) -> Any:
     import asyncio
 
     return await asyncio.to_thread(handler, *args)
+
+
+# -- A server as a participant: every other participant is a peer with a conversation of its own, no handshake needed.
+
+
+ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
+"""The requests that we answer even if they are sent to everyone. A request with an effect must name its target."""
+
+MOST_REPORTS: Final = 16
+
+log = logging.getLogger("defserve.protocols.mcpx")
+
+
+class TopicMembership:
+    """What a session knows of its topic. Its terms are `assumed` until the peer offers some."""
+
+    __slots__ = ("participant", "assumed")
+
+    def __init__(self) -> None:
+        self.participant: Participant | None = None
+        self.assumed = False
+
+
+class ReceivedRequest:
+    """The envelope of a request, as the reply will need it: who gets it and what it is about."""
+
+    __slots__ = ("id", "kind", "to")
+
+    def __init__(self, asked: TopicRequest) -> None:
+        envelope, proposal = asked.envelope, asked.fulfils
+        self.id, self.kind = envelope.id, str(asked.kind._replace(base=RESPONSE))
+        # A23: the proposer learns the outcome.
+        proposer = (proposal.proposer,) if proposal is not None and proposal.proposer != envelope.sender else ()
+        self.to = (envelope.sender, *proposer)
+
+
+# Events of a conversation: it opens on assumed terms, the peer brings its own terms, the peer left.
+BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
+
+
+class TopicCarrier:
+    """Implements `core.extension.Carrier` for one server in one topic.
+
+    `place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that others
+    propose; both run as tasks.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_chat: Callable[[Participant, Chat], Awaitable[None]] | None = None,
+        on_proposal: Callable[[Participant, Proposal], Awaitable[None]] | None = None,
+        clock: Clock = time.time,
+    ) -> None:
+        self.participant = Participant(clock=clock, misbehaved=partial(log.warning, "ignored a message of %r: %s"))
+        self._on_chat, self._on_proposal = on_chat, on_proposal
+        self.place = ""
+        self._sessions: dict[str, Session] = {}
+        self._engine: Engine | None = None
+        self.withheld = 0
+        """How many messages were not sent because the welcome does not allow them."""
+
+    @property
+    def topic(self) -> TopicView:
+        return self.participant.topic
+
+    @property
+    def admitted(self) -> asyncio.Event:
+        """Set from the gateway's welcome until the connection is gone."""
+        return self.participant.present
+
+    def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None:
+        """There is a gateway now."""
+        self._engine = engine
+        self.participant.attach(send)
+
+    def disconnected(self) -> None:
+        """The gateway is gone, and all conversations with it."""
+        self.participant.detach()
+        self._sessions.clear()
+
+    def caller(self, peer: str) -> Principal:
+        """Who a participant is, for one conversation.
+
+        The gateway vouches for a name only if it says so. Then the principal names the gateway and the topic too: the
+        same name elsewhere is somebody else. All others are strangers, and each conversation is one of its own,
+        because the next guest may have the same name.
+        """
+        if peer in self.topic.authenticated and is_token_id(peer):
+            return Principal(_participant_id(peer, self.place), kind="participant")
+        return anonymous(f"{PARTICIPANT_PREFIX}{repr(peer)[:LONGEST_ID]}#{secrets.token_urlsafe(12)}")
+
+    # -- in ----------------------------------------------------------------------------------------------
+
+    def unwrap(self, frame: bytes) -> list[CarriedMessage]:
+        heard = self.participant.hear(frame)
+        if isinstance(heard, TopicRequest):
+            return self._asked(heard)
+        if isinstance(heard, Presence) and heard.is_other and heard.participant in self._sessions:
+            return [CarriedMessage(heard.participant, None, event=LEFT)]
+        if isinstance(heard, Spoofed):
+            self._refuse(heard)
+        elif isinstance(heard, GatewayProblem):
+            log.warning("the gateway refused something: %s %s", heard.error, heard.message)
+        elif isinstance(heard, Welcome) and heard.replaced:
+            log.warning("another connection had the name %r and the same token; this one took its place", self.topic.me)
+        elif isinstance(heard, Chat) and (not heard.to or self.topic.me in heard.to):
+            self._spawn(self._on_chat, heard)
+        elif isinstance(heard, Proposal):
+            self._spawn(self._on_proposal, heard)
+        return []
+
+    def happened(self, session: Session, event: object) -> None:
+        membership = session.local(TopicMembership)
+        if event is LEFT:
+            self._sessions.pop(session.peer, None)
+            session.close()
+        elif event is HANDSHAKE:
+            membership.assumed, session.terms, session.ready = False, None, False
+        else:
+            self._sessions[session.peer] = session
+            membership.participant, membership.assumed = self.participant, True
+            session.open(Offer(MCP_VERSION, {}, {"name": session.peer, "version": ""}))
+            session.ready = True
+
+    def _asked(self, asked: TopicRequest) -> list[CarriedMessage]:
+        envelope, payload = asked.envelope, asked.envelope.body
+        if not self._is_ours(asked, is_request="id" in payload):
+            return []
+        peer = envelope.sender
+        session = self._sessions.get(peer)
+        ended: list[CarriedMessage] = []
+        if session is not None and not self._is_still(session):
+            session, ended = None, [CarriedMessage(peer, None, event=LEFT)]
+        is_new = session is None or session.closed or session.terms is None
+        found = [CarriedMessage(peer, None, event=BEGIN)] if is_new else []
+        is_assumed = session is None or is_new or session.local(TopicMembership).assumed
+        if asked.kind.method == "initialize" and is_assumed:
+            found.append(CarriedMessage(peer, None, event=HANDSHAKE))
+        return [*ended, *found, CarriedMessage(peer, encode(payload), ReceivedRequest(asked))]
+
+    def _is_still(self, session: Session) -> bool:
+        """Whether the gateway says the same of this peer as when the conversation began."""
+        identity = session.identity
+        is_known = isinstance(identity, Principal) and not is_stranger(identity)
+        return is_known == (session.peer in self.topic.authenticated)
+
+    def _is_ours(self, asked: TopicRequest, *, is_request: bool) -> bool:
+        if asked.envelope.to:
+            return self.topic.me in asked.envelope.to
+        return not is_request or asked.kind.method in ANSWERED_BY_ALL
+
+    def _refuse(self, spoofed: Spoofed) -> None:
+        """Tell a sender why its request was refused, but only a few times."""
+        envelope, peer = spoofed.envelope, spoofed.envelope.sender
+        id = envelope.body.get("id")
+        if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
+            return
+        if self.topic.misbehaviour.get(peer, MOST_REPORTS + 1) <= MOST_REPORTS:
+            error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
+            payload = {"jsonrpc": "2.0", "id": id, "error": error}
+            self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)
+
+    def _spawn(self, handler: Callable[[Participant, Any], Awaitable[None]] | None, heard: Chat | Proposal) -> None:
+        if handler is not None and self._engine is not None:
+            self._engine.spawn(_quietly(handler(self.participant, heard)))
+
+    # -- out ---------------------------------------------------------------------------------------------
+
+    def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
+        """The envelope of a reply or of a message of ours; empty if we may not send it."""
+        if isinstance(answers, ReceivedRequest):
+            envelope = self._envelope(answers.kind, Encoded(data), answers.to, answers.id)
+            return envelope.encode() if envelope is not None else b""
+        message: dict[str, Any] = from_json(data)
+        method = message.get("method")
+        if not isinstance(method, str):
+            return b""
+        kind = kind_of(REQUEST, method, message.get("params") or {})
+        envelope = self._envelope(kind, Encoded(data), (peer,), None)
+        if "id" in message:
+            self._expect(peer, message["id"], kind, envelope)
+        return envelope.encode() if envelope is not None else b""
+
+    def _expect(self, peer: str, id: Any, kind: str, envelope: Envelope | None) -> None:
+        """The conversation with `peer` waits for an answer to this. It fails at once if we may not send it."""
+
+        def reply(found: Payload | PeerError) -> None:
+            if (session := self._sessions.get(peer)) is None:
+                return
+            if isinstance(found, PeerError):
+                session.take(Reply(id, None, {"code": found.code, "message": found.message, "data": found.data}))
+            else:
+                session.receive(encode(found))
+
+        if envelope is None:
+            reply(PeerError(f"no capability for {kind!r}"))
+        else:
+            self.topic.unconfirmed.add(envelope.id, kind)
+            self.participant.expect(envelope.id, peer, kind, id, reply)
+
+    def _envelope(
+        self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None
+    ) -> Envelope | None:
+        if not self.participant.may(kind):
+            self.withheld += 1
+            return None
+        return Envelope(kind, self.topic.me, payload, to=to, correlation_id=about)
+
+    def _post(self, kind: str, payload: Payload, to: tuple[str, ...], about: str) -> None:
+        try:
+            self.participant.post(kind, payload, to=to, about=about)
+        except (NotCapable, NotWelcome):
+            self.withheld += 1
+
+
+def _participant_id(name: str, place: str) -> str:
+    """The id of a participant's principal. A place has no `@`, so that no name can be read as another one elsewhere."""
+    if not place:
+        return f"{PARTICIPANT_PREFIX}{name}"
+    id = f"{PARTICIPANT_PREFIX}{name}@{place}"
+    return id if len(id) <= LONGEST_ID else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
+
+
+async def _quietly(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("a handler of the topic failed")

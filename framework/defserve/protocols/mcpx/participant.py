@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
-from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.protocols.mcpx.capabilities import Capabilities
-from defserve.protocols.mcpx.checking import FORMATS
-from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.errors import NotCapable, NotPresent, NotWelcome, ProposalNotPending
-from defserve.protocols.mcpx.kinds import CHAT, PROPOSAL, REJECT, REQUEST, RESPONSE, WITHDRAW, kind_of, parse_kind
-from defserve.protocols.mcpx.pending import OnReply, Payload, PendingTopicRequest
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import INTERNAL_ERROR, Encoded, Id
+from defserve.errors import PeerError, PeerGone, PeerTimeout, Refused, UsageError
+from defserve.protocols.mcpx.envelope import (
+    CHAT,
+    FORMATS,
+    PROPOSAL,
+    REJECT,
+    REQUEST,
+    RESPONSE,
+    WITHDRAW,
+    Capabilities,
+    Envelope,
+    kind_of,
+    parse_kind,
+)
 from defserve.protocols.mcpx.proposals import Clock, Proposal
 from defserve.protocols.mcpx.topic import (
     GatewayProblem,
@@ -26,8 +35,6 @@ from defserve.protocols.mcpx.topic import (
     TopicView,
     Welcome,
 )
-from defserve.wire.jsonvalue import is_array, is_object
-from defserve.wire.messages import INTERNAL_ERROR, Encoded, Id
 
 ANSWER_SECONDS: Final = 60.0
 MOST_PENDING: Final = 10_000
@@ -386,3 +393,74 @@ def _result(reply: Payload | PeerError) -> Any:
     found = error if is_object(error) else {}
     message, code = str(found.get("message") or "the peer gave no reason"), found.get("code")
     raise PeerError(message, code=code if isinstance(code, int) else INTERNAL_ERROR, data=found.get("data"))
+
+
+# -- A request of ours that waits for its answer. The envelope decides what is the answer, not the JSON-RPC id in it.
+
+
+Payload: TypeAlias = Mapping[str, Any]
+OnReply: TypeAlias = Callable[[Payload | PeerError], None]
+
+
+class PendingTopicRequest:
+    """Its target, its method, and `reply`, which is called with the answer or the failure."""
+
+    __slots__ = ("to", "method", "id", "reply")
+
+    def __init__(self, to: str, method: str, id: Id, reply: OnReply) -> None:
+        self.to, self.method, self.id, self.reply = to, method, id, reply
+
+    def misfit(self, answer: TopicResponse | Spoofed) -> str | None:
+        """Why a message that refers to this request is not its answer; None if it is."""
+        if answer.envelope.sender != self.to:
+            return "a response to a request that went to somebody else"
+        return "a response about another method" if answer.kind.method != self.method else None
+
+    def read(self, answer: TopicResponse | Spoofed) -> Payload | PeerError:
+        """The answer with the id of this request, or the failure if it cannot be read."""
+        if isinstance(answer, Spoofed):
+            return PeerError(f"{self.to} gave an answer that cannot be read: {answer.reason}")
+        return {**answer.envelope.body, "id": self.id}
+
+
+# -- Errors between participants, beyond those between any two peers.
+
+
+MOST_NAMES: Final = 20
+
+
+class NotCapable(Refused):
+    """The welcome did not list a capability for this kind. `data` says what was attempted and what is allowed."""
+
+    error_type = "capability_violation"
+
+    def __init__(self, kind: str, capabilities: Iterable[str]) -> None:
+        data = {"attempted_kind": kind, "your_capabilities": [*capabilities]}
+        super().__init__(f"no capability for {kind!r}", data=data)
+
+
+class ProposalNotPending(Refused):
+    """A proposal that was fulfilled, declined, withdrawn or has expired."""
+
+    error_type = "proposal_not_pending"
+
+
+class NotPresent(PeerGone):
+    """The participant is not in the topic. `data` says who is."""
+
+    def __init__(self, participant: str, present: Iterable[str]) -> None:
+        here = sorted(present)
+        super().__init__(f"{participant!r} is not in the topic; {_listed(here)}", data={"participants": here})
+
+
+class NotWelcome(Refused):
+    """A message was sent before the gateway's welcome, or while the gateway is away."""
+
+    error_type = "not_in_topic"
+
+
+def _listed(here: list[str]) -> str:
+    if not here:
+        return "nobody else is here"
+    more = f" and {len(here) - MOST_NAMES} more" if len(here) > MOST_NAMES else ""
+    return f"here are: {', '.join(here[:MOST_NAMES])}{more}"

@@ -1,19 +1,22 @@
 """§3.2, §10.2: proposals: operations that a participant may not request itself. They expire after five minutes.
 
-Rejecting and withdrawing follow MEW v0.4, §3.3.
+Rejecting and withdrawing follow MEW v0.4, §3.3. `ApprovalRules` (§9.4) decide for a person who has done so often.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_core import to_json
 
-from defserve.protocols.mcpx.envelope import Envelope
-from defserve.protocols.mcpx.kinds import MessageKind, context_of, parse_kind
-from defserve.wire.jsonvalue import is_object
+from defserve.core.json_values import is_object
+from defserve.errors import UsageError
+from defserve.protocols.mcpx.envelope import Envelope, MessageKind, context_of, parse_kind
 
 LIFETIME: Final = 300.0
 MOST_PROPOSALS: Final = 10_000
@@ -229,6 +232,246 @@ def is_about(kind: MessageKind | None, proposal: Proposal) -> bool:
 
 
 def _instant(seconds: float) -> str:
-    from defserve.wire.instants import instant_at
+    from defserve.core.json_values import instant_at
 
     return instant_at(seconds, "seconds")
+
+
+# -- §9.4: a person who has decided often enough is not asked again. Rules never go beyond what was approved.
+#
+# A rule is about one operation of one target, proposed by one participant. It covers three kinds of arguments: a path
+# or URL below a folder that all approved ones share, a number between the smallest and the largest approved one, and a
+# value that was itself approved. After one decline within those bounds, only exact repeats are approved.
+
+
+VERSION: Final = 1
+ENOUGH: Final = 3
+MOST_DECISIONS: Final = 10_000
+ARGUED: Final = frozenset(("tools/call", "prompts/get"))
+"""Methods whose params are a name and its arguments."""
+PLACE: Final = re.compile(r"(?:[a-z][a-z0-9+.-]*+://[\w.:-]*+)?/?(?:[\w.@~+,=-]++/)*+[\w.@~+,=-]*+")
+"""A plain path or URL. Nothing in it is read as something else: no `%2e`, no `?`, no `;`, no blank."""
+
+Key: TypeAlias = tuple[str, str, str, str]
+Arguments: TypeAlias = Mapping[str, Any]
+
+
+class ApprovalDecision:
+    """What a person said to one proposal."""
+
+    __slots__ = ("approved", "proposer", "target", "method", "context", "params", "by", "at")
+
+    def __init__(
+        self,
+        approved: bool,
+        proposer: str,
+        target: str,
+        method: str,
+        context: str,
+        params: Arguments,
+        *,
+        by: str = "",
+        at: float = 0.0,
+    ) -> None:
+        self.approved, self.proposer, self.target = approved, proposer, target
+        self.method, self.context, self.params = method, context, dict(params)
+        self.by, self.at = by, at
+
+    @property
+    def key(self) -> Key:
+        return self.proposer, self.target, self.method, self.context
+
+    @property
+    def arguments(self) -> Arguments:
+        return _arguments(self.method, self.params)
+
+    def wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class ArgumentBounds:
+    """What one argument was in all approvals. `covers` says whether a value lies within."""
+
+    __slots__ = ("values", "prefix", "low", "high")
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+        self.prefix = _shared_folder(values) if all(isinstance(value, str) for value in values) else ""
+        numbers = [value for value in values if _is_number(value)]
+        self.low, self.high = (min(numbers), max(numbers)) if len(numbers) == len(values) else (None, None)
+
+    def covers(self, value: Any) -> bool:
+        if self.prefix and isinstance(value, str):
+            return value.startswith(self.prefix) and _is_place(value)
+        if self.low is not None and self.high is not None and _is_number(value):
+            return self.low <= value <= self.high
+        return any(type(value) is type(seen) and value == seen for seen in self.values)
+
+    def wire(self) -> Any:
+        if self.prefix:
+            return {"under": self.prefix}
+        return {"from": self.low, "to": self.high} if self.low is not None else {"one_of": self.values}
+
+
+class ApprovalRule:
+    """Approvals of one operation, generalised. `literal`: a decline within the bounds showed that they are too wide."""
+
+    __slots__ = ("key", "approvals", "bounds", "literal")
+
+    def __init__(self, key: Key, approvals: list[Arguments], declines: list[Arguments]) -> None:
+        self.key, self.approvals = key, approvals
+        names = sorted(approvals[0])
+        same = all(sorted(arguments) == names for arguments in approvals)
+        self.bounds = {name: ArgumentBounds([given[name] for given in approvals]) for name in names} if same else None
+        self.literal = self.bounds is None or any(map(self._within, declines))
+
+    def covers(self, arguments: Arguments) -> bool:
+        return _text(arguments) in map(_text, self.approvals) if self.literal else self._within(arguments)
+
+    def _within(self, arguments: Arguments) -> bool:
+        if self.bounds is None or set(arguments) != set(self.bounds):
+            return False
+        return all(self.bounds[name].covers(value) for name, value in arguments.items())
+
+    def wire(self) -> dict[str, Any]:
+        proposer, target, method, context = self.key
+        about = {"proposer": proposer, "target": target, "method": method, "context": context}
+        bounds = self.bounds if not self.literal else None
+        within: Any = {name: bound.wire() for name, bound in bounds.items()} if bounds is not None else "as approved"
+        return {**about, "approvals": len(self.approvals), "within": within}
+
+
+class ApprovalRules:
+    """Decisions of people, and what follows from them.
+
+    `enough` approvals of an operation make a rule. If the same arguments were decided twice, the last decision counts.
+    Tools that are dangerous, or may be, are never approved unless `dangerous` is True.
+    """
+
+    def __init__(
+        self,
+        decisions: Iterable[ApprovalDecision] = (),
+        *,
+        enough: int = ENOUGH,
+        dangerous: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if enough < 1:
+            raise UsageError(
+                f"ApprovalRules(enough={enough}) is not possible", fix="at least one decision must come from a person"
+            )
+        self.enough, self.dangerous, self._clock = enough, dangerous, clock
+        self.decisions = list(decisions)
+
+    def record(self, proposal: Proposal, approved: bool, *, by: str = "", target: str | None = None) -> None:
+        """Record a person's decision. `target` is the participant that was asked, if the proposal does not name it."""
+        decision = ApprovalDecision(
+            approved,
+            proposal.proposer,
+            target or proposal.target or "",
+            proposal.method,
+            proposal.context,
+            proposal.params,
+            by=by,
+            at=self._clock(),
+        )
+        self.decisions = [*self.decisions[-MOST_DECISIONS + 1 :], decision]
+
+    def approves(self, proposal: Proposal, tool: Mapping[str, Any] | None = None) -> bool:
+        """Whether a person need not be asked. `tool` is the entry of the target's `tools/list`, for a tool call."""
+        if proposal.method == "tools/call" and not self.dangerous and (tool is None or is_dangerous(tool)):
+            return False
+        rule = self._rule((proposal.proposer, proposal.target or "", proposal.method, proposal.context))
+        return rule is not None and rule.covers(_arguments(proposal.method, proposal.params))
+
+    @property
+    def rules(self) -> list[ApprovalRule]:
+        """What has been decided often enough."""
+        keys = dict.fromkeys(decision.key for decision in self.decisions)
+        return [rule for key in keys if (rule := self._rule(key)) is not None]
+
+    def _rule(self, key: Key) -> ApprovalRule | None:
+        mine = [decision for decision in self.decisions if decision.key == key]
+        last_word = {_text(decision.arguments): decision.approved for decision in mine}
+        approvals = [d.arguments for d in mine if d.approved and last_word[_text(d.arguments)]]
+        declines = [d.arguments for d in mine if not last_word[_text(d.arguments)]]
+        return ApprovalRule(key, approvals, declines) if len(approvals) >= self.enough else None
+
+    # -- saving and loading ------------------------------------------------------------------------------
+
+    def export(self) -> str:
+        """The decisions as JSON, with the rules that follow from them for people to read."""
+        body = {
+            "version": VERSION,
+            "decisions": [decision.wire() for decision in self.decisions],
+            "rules": [rule.wire() for rule in self.rules],
+        }
+        return json.dumps(body, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def load(cls, text: str, *, enough: int = ENOUGH, dangerous: bool = False) -> ApprovalRules:
+        """Read what `export` wrote. Rules are derived from the decisions again. Raises UsageError for anything else."""
+        try:
+            body = json.loads(text)
+            if body["version"] != VERSION:
+                raise ValueError(f"version {body['version']!r}")
+            decisions = [_decision(found) for found in body["decisions"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(
+                f"this is not an export of approval rules: {error!r}", fix="give what ApprovalRules.export wrote"
+            ) from None
+        return cls(decisions, enough=enough, dangerous=dangerous)
+
+    def save(self, path: str | Path) -> None:
+        """Write `export()` to a file, replacing what it holds."""
+        Path(path).write_text(self.export(), encoding="utf-8")
+
+
+def is_dangerous(tool: Mapping[str, Any]) -> bool:
+    """Whether a listed tool says that it can destroy something (MCP's annotations, MGP's security)."""
+    annotations, security = tool.get("annotations"), tool.get("security")
+    if is_object(security) and security.get("risk_level") == "dangerous":
+        return True
+    return is_object(annotations) and annotations.get("destructiveHint") is True
+
+
+def _decision(found: Any) -> ApprovalDecision:
+    approved, params = found["approved"], found["params"]
+    proposer, target, method, context = texts = [found[name] for name in ("proposer", "target", "method", "context")]
+    if not isinstance(approved, bool) or not is_object(params) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a decision with fields of other types")
+    return ApprovalDecision(
+        approved, proposer, target, method, context, params, by=str(found.get("by", "")), at=float(found.get("at", 0))
+    )
+
+
+def _arguments(method: str, params: Arguments) -> Arguments:
+    """The values that bounds apply to: the arguments of a tool call or prompt, otherwise all of the params."""
+    given = {name: value for name, value in params.items() if name != "_meta"}
+    found = given.get("arguments")
+    is_argued = method in ARGUED and given.keys() <= {"name", "arguments"}
+    return found if is_argued and is_object(found) else given
+
+
+def _text(arguments: Arguments) -> str:
+    return json.dumps(arguments, sort_keys=True)
+
+
+def _shared_folder(texts: list[str]) -> str:
+    """The longest beginning of different paths or URLs that ends with a slash and is more than the root."""
+    import os
+
+    if len(set(texts)) < 2 or not all(map(_is_place, texts)):
+        return ""
+    shared = os.path.commonprefix(texts)  # noqa: RUF071  cut at a slash in the next line
+    folder = shared[: shared.rfind("/") + 1]
+    return folder if folder.strip("/.") and not folder.endswith("://") else ""
+
+
+def _is_place(text: str) -> bool:
+    """Whether a text is a plain path or URL that does not lead out of its folder."""
+    return PLACE.fullmatch(text) is not None and not {".", ".."} & {*text.split("/")[1:]}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

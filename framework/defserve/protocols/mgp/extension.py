@@ -9,52 +9,48 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Wrapper
+from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Stages, Wrapper
+from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.core.session import Session
-from defserve.core.stages import Stages
 from defserve.errors import InvalidParams, MethodNotFound
+from defserve.protocols.mcp.errors import TRACE_ID_RULE, is_trace_id, sent_trace_id
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mcp.trace import RULE, is_trace_id, sent_trace_id
-from defserve.protocols.mgp.agreed import (
+from defserve.protocols.mgp.terms import (
     EXTENSION_ID,
     NAME,
     SECURITY_KEY,
     VERSION,
     Agreement,
+    SecurityOptions,
     agree,
     sections,
     sections_of,
     tool_security,
     undeclared,
 )
-from defserve.protocols.mgp.options import SecurityOptions
-from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
 
     from defserve.core.composition import Composition
-    from defserve.core.service.phases import Phase
-    from defserve.net.client import GuardedClient
+    from defserve.core.service import Phase
+    from defserve.guard.http_client import GuardedClient
     from defserve.protocols.mcp.extension import MCP
-    from defserve.protocols.mcp.tools.tools import Tool
-    from defserve.protocols.mgp.access.access import AccessSection
-    from defserve.protocols.mgp.audit.trail import AuditTrail
-    from defserve.protocols.mgp.callbacks.callbacks import CallbackSection
-    from defserve.protocols.mgp.discovery.discovery import DiscoverySection
-    from defserve.protocols.mgp.events.channel import MgpEvent
-    from defserve.protocols.mgp.events.events import EventSection
-    from defserve.protocols.mgp.lifecycle.checks import HealthCheck
-    from defserve.protocols.mgp.lifecycle.health import HealthSection
-    from defserve.protocols.mgp.lifecycle.lifecycle import LifecycleSection
-    from defserve.protocols.mgp.permissions.permissions import PermissionSection
-    from defserve.protocols.mgp.streaming.streaming import StreamSection
-    from defserve.protocols.mgp.tool_discovery.discovery import ToolDiscovery
-    from defserve.protocols.mgp.tool_discovery.setup import ToolSearch
+    from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mgp.access import AccessSection
+    from defserve.protocols.mgp.audit import AuditTrail
+    from defserve.protocols.mgp.callbacks import CallbackSection
+    from defserve.protocols.mgp.events import EventSection, MgpEvent
+    from defserve.protocols.mgp.lifecycle import HealthCheck, HealthSection, LifecycleSection
+    from defserve.protocols.mgp.meta_tools import ToolSearch
+    from defserve.protocols.mgp.permissions import PermissionSection
+    from defserve.protocols.mgp.server_discovery import DiscoverySection
+    from defserve.protocols.mgp.streaming import StreamSection
+    from defserve.protocols.mgp.tool_discovery import ToolDiscovery
 
 # To declare security, an author imports one of these. Until then, tools need not be read.
-_DECLARING = {"defserve.protocols.mgp.security.security", "defserve.guard.argument_types"}
+_DECLARING = {"defserve.protocols.mgp.security", "defserve.guard.argument_types"}
 _ALWAYS_SERVED = frozenset(
     {"permissions", "tool_security", "audit", "code_safety", "callbacks", "events", "streaming", "lifecycle"}
 )
@@ -117,7 +113,7 @@ class MGP(Extension):
         self.log_name: Callable[[], str] | None = None
         """The name of this server's audit log in a store."""
         if options.access is not None:
-            from defserve.protocols.mgp.access.access import AccessSection
+            from defserve.protocols.mgp.access import AccessSection
 
             self.access = AccessSection(options.access, self.server_id, tools, lambda: self.audit)
         if options.permissions is not None or options.granted:
@@ -156,13 +152,13 @@ class MGP(Extension):
 
     @cached_property
     def permissions(self) -> PermissionSection:
-        from defserve.protocols.mgp.permissions.permissions import PermissionSection
+        from defserve.protocols.mgp.permissions import PermissionSection
 
         return PermissionSection(self.options, lambda: self.audit)
 
     @cached_property
     def audit(self) -> AuditTrail:
-        from defserve.protocols.mgp.audit.trail import AuditTrail
+        from defserve.protocols.mgp.audit import AuditTrail
 
         log_name = self.log_name() if self.log_name is not None else None
         return AuditTrail(self.options.audit, self.server_id, self._call_listeners, log_name)
@@ -173,7 +169,7 @@ class MGP(Extension):
     @property
     def callbacks(self) -> CallbackSection:
         if self._callbacks is None:
-            from defserve.protocols.mgp.callbacks.callbacks import CallbackSection
+            from defserve.protocols.mgp.callbacks import CallbackSection
 
             self._callbacks = CallbackSection()
         return self._callbacks
@@ -181,7 +177,7 @@ class MGP(Extension):
     @property
     def events(self) -> EventSection:
         if self._events is None:
-            from defserve.protocols.mgp.events.events import EventSection
+            from defserve.protocols.mgp.events import EventSection
 
             self._events = EventSection(lambda event: self.share_events is not None and self.share_events(event))
         return self._events
@@ -192,26 +188,26 @@ class MGP(Extension):
 
     @cached_property
     def streaming(self) -> StreamSection:
-        from defserve.protocols.mgp.streaming.streaming import StreamSection
+        from defserve.protocols.mgp.streaming import StreamSection
 
         return StreamSection()
 
     @cached_property
     def lifecycle(self) -> LifecycleSection:
-        from defserve.protocols.mgp.lifecycle.lifecycle import LifecycleSection
+        from defserve.protocols.mgp.lifecycle import LifecycleSection
 
         return LifecycleSection(self.server_id, self.options.access, lambda: self.audit)
 
     @cached_property
     def health(self) -> HealthSection:
-        from defserve.protocols.mgp.lifecycle.health import HealthSection
+        from defserve.protocols.mgp.lifecycle import HealthSection
 
         return HealthSection(self.server_id, self.tools, self.all_checks)
 
     def searched(self, given: Any, mcp: MCP, owner: Any) -> ToolSearch:
         """Make the tools findable (§16), as `Server(search=…)` says. Raises UsageError for what it cannot mean."""
-        from defserve.protocols.mgp.tool_discovery.catalogue import ServerCatalogue
-        from defserve.protocols.mgp.tool_discovery.setup import ToolSearch
+        from defserve.protocols.mgp.meta_tools import ToolSearch
+        from defserve.protocols.mgp.tool_catalogue import ServerCatalogue
 
         def missing(call: Call, names: Sequence[str], server_id: str) -> Mapping[str, str]:
             statuses = self.permissions.statuses(call, names, server_id).items()
@@ -233,7 +229,7 @@ class MGP(Extension):
         from asyncio import get_running_loop
         from weakref import WeakKeyDictionary
 
-        from defserve.net.client import GuardedClient
+        from defserve.guard.http_client import GuardedClient
 
         if self._clients is None:
             self._clients = WeakKeyDictionary()
@@ -315,11 +311,11 @@ class MGP(Extension):
         if not (sys.modules.keys() & _DECLARING or (is_tool and item.options.security)):
             return
         if not is_tool:
-            from defserve.protocols.mgp.security.guarded_types import find_guards
+            from defserve.protocols.mgp.guarded_types import find_guards
 
             find_guards(item)
             return
-        from defserve.protocols.mgp.security.tool_security import ToolSecurity
+        from defserve.protocols.mgp.security import ToolSecurity
 
         if (found := ToolSecurity.of(item)) is not None:
             item.facets[self.name] = found
@@ -350,9 +346,9 @@ class MGP(Extension):
             return
         await found.judge(self.options.egress, arguments)
         if found.security.confirmation_required:
-            from defserve.protocols.mgp.confirmation import confirmed
+            from defserve.protocols.mgp.permissions import confirm_call
 
-            await confirmed(self.options.confirm, self.audit, call, tool, arguments)
+            await confirm_call(self.options.confirm, self.audit, call, tool, arguments)
 
     def visible(self, call: Call, item: Any) -> bool:
         return self.access is None or self.access.visible(call, item)
@@ -373,9 +369,9 @@ class MGP(Extension):
         return described | {"_meta": {SECURITY_KEY: block}} if has_meta else described
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
-        from defserve.protocols.mgp import failures
+        from defserve.protocols.mgp import errors
 
-        return failures.failure(call, error)
+        return errors.error_response(call, error)
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         # If nobody listens, the section is not imported.
@@ -409,7 +405,7 @@ class MGP(Extension):
 def _check_trace_id(call: Call) -> None:
     """Raises InvalidParams for a trace id that cannot be kept (§6.5). To replace it would break the client's trace."""
     if (given := sent_trace_id(call)) is not None and not is_trace_id(given):
-        raise InvalidParams(f"Invalid params: trace_id must be a text of {RULE}")
+        raise InvalidParams(f"Invalid params: trace_id must be a text of {TRACE_ID_RULE}")
 
 
 def _traced(call: Call, params: Params, following: Next) -> Awaitable[Any]:

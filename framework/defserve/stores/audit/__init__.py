@@ -3,6 +3,4 @@ Anchors keep the head elsewhere, so that a log that is gone or put back shows, t
 
 An event that was acknowledged as durable is on the disk. Events that cannot be written wait, in order. If there are too
 many of them, the log itself says how many were lost.
-
-May import: `stores.files`, `stores.formats`, `stores.open`, `stores.spaces`, `stores.store`.
 """

@@ -2,6 +2,4 @@
 
 Every change is one atomic step in a store, so no commit is lost and no tree forks unseen. An id is bound to its owner
 and its content by a MAC. Reading a checkpoint costs the same at any depth.
-
-May import: `stores.identity`, `stores.spaces`, `stores.store`.
 """

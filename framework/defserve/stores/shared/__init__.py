@@ -1,14 +1,13 @@
 """What the workers of one server share through Redis: sessions, their event streams, questions, and news.
 
-A worker is one process (`link.SharedLink`). It has a lease, which ends soon after it dies, and a mailbox, which keeps
-what others send it while its connection is broken. News goes to all workers. What a worker writes in order
-(`link.write`) is repeated until Redis has taken it. Every script may be repeated: it finds what its first run did.
+A worker is one process (`worker_link.SharedLink`). It has a lease, which ends soon after it dies, and a mailbox, which
+keeps what others send it while its connection is broken. News goes to all workers. What a worker writes in order
+(`SharedLink.write`) is repeated until Redis has taken it. Every script may be repeated: it finds what its first run
+did.
 
 - An event of a stream is in Redis before a client sees it, and has its number from there.
 - A stream takes one result. Who comes second, be it a worker that was thought dead, is told so.
 - A question is answered once, by whoever takes it out.
 
 The scripts of this room make their keys from a prefix, so a Redis Cluster does not fit.
-
-May import: `stores.identity`, `stores.redis_address`, `stores.store`.
 """

@@ -1,6 +1,4 @@
 """The development server: a parent that keeps the clients connected, and a child that is replaced on every change.
 
 Every request is answered once, by the child that took it or with an error. A child that does not start changes nothing.
-
-May import: `auth.local_token`, `protocols.mcp.resources.subscriptions`, `runner`, `serving.web`, `wire`.
 """

@@ -1,14 +1,31 @@
-"""The table of rules."""
+"""The table of rules, applied to the definitions of a server: what they find is sorted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple
 
-from defserve.tooling.lint import awaits, live, schemas, security, skills, texts, views
-from defserve.tooling.lint.definitions import Definitions
-from defserve.tooling.lint.finding import LintFinding
+from defserve.protocols.mcp.apps import AppView
+from defserve.protocols.mcp.items import Item
+from defserve.protocols.mcp.skills import SkillManifest
+from defserve.protocols.mcpl.vocabulary import find_denied
+from defserve.protocols.mgp.guarded_types import guards_of
+from defserve.protocols.mgp.terms import tool_security
+from defserve.server.server import Server
+from defserve.tooling.lint import source_rules, wording_rules
+from defserve.tooling.lint.definitions import (
+    Definition,
+    Definitions,
+    FeatureSetUse,
+    InjectingHook,
+    LintFinding,
+    ServedSkill,
+    StateSchema,
+    of_wire,
+    parameters_of,
+)
+from defserve.tooling.listing import ServerListing
 
 Level = Literal["error", "warning"]
 
@@ -23,45 +40,177 @@ class LintRule:
 
 
 RULES: Final[dict[str, LintRule]] = {
-    "missing-description": LintRule("error", "a tool, resource or prompt without a description", texts.undescribed),
-    "missing-parameter-description": LintRule(
-        "warning", "an argument without a description", texts.undescribed_parameters
+    "missing-description": LintRule(
+        "error", "a tool, resource or prompt without a description", wording_rules.undescribed
     ),
-    "vague-name": LintRule("warning", "a name that does not say what the tool does", texts.vague_names),
+    "missing-parameter-description": LintRule(
+        "warning", "an argument without a description", wording_rules.undescribed_parameters
+    ),
+    "vague-name": LintRule("warning", "a name that does not say what the tool does", wording_rules.vague_names),
     "long-description": LintRule(
-        "warning", f"a description of more than {texts.LONG} characters", texts.long_descriptions
+        "warning", f"a description of more than {wording_rules.LONG} characters", wording_rules.long_descriptions
     ),
     "hidden-characters": LintRule(
-        "error", "invisible, direction or tag characters in what a model reads", texts.hidden
+        "error", "invisible, direction or tag characters in what a model reads", wording_rules.hidden
     ),
-    "prompt-injection": LintRule("error", "a text that gives the model orders", texts.injections),
-    "similar-tools": LintRule("warning", "two tools that a model could mix up", texts.similar),
-    "invalid-schema": LintRule("error", "a schema that is not valid, or has references to nothing", schemas.invalid),
+    "prompt-injection": LintRule("error", "a text that gives the model orders", wording_rules.injections),
+    "similar-tools": LintRule("warning", "two tools that a model could mix up", wording_rules.similar),
+    "invalid-schema": LintRule(
+        "error", "a schema that is not valid, or has references to nothing", source_rules.invalid
+    ),
     "unenforced-pattern": LintRule(
-        "warning", "an imported pattern that cannot be matched in linear time", schemas.unenforced
+        "warning", "an imported pattern that cannot be matched in linear time", source_rules.unenforced
     ),
-    "deep-schema": LintRule("warning", f"arguments nested more than {schemas.FLAT} levels deep", schemas.deep),
-    "too-many-parameters": LintRule("warning", f"more than {schemas.MANY} arguments", schemas.too_many),
-    "token-cost": LintRule("warning", f"a list of tools of more than {schemas.BUDGET} tokens", schemas.costly),
-    "unguarded-parameter": LintRule("error", "a command, URL, path or code that nothing checks", security.unguarded),
-    "unmarked-danger": LintRule("error", "a tool that destroys or runs things and has no mark", security.unmarked),
-    "security-contradiction": LintRule("error", "marks, annotations and name that disagree", security.contradictions),
-    "forgotten-await": LintRule("error", "a call on the Context without `await`", awaits.forgotten),
-    "needless-await": LintRule("error", "`await` before a call on the Context that gives nothing", awaits.needless),
-    "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", security.unused_sets),
+    "deep-schema": LintRule(
+        "warning", f"arguments nested more than {source_rules.FLAT} levels deep", source_rules.deep
+    ),
+    "too-many-parameters": LintRule("warning", f"more than {source_rules.MANY} arguments", source_rules.too_many),
+    "token-cost": LintRule(
+        "warning", f"a list of tools of more than {source_rules.BUDGET} tokens", source_rules.costly
+    ),
+    "unguarded-parameter": LintRule(
+        "error", "a command, URL, path or code that nothing checks", wording_rules.unguarded
+    ),
+    "unmarked-danger": LintRule("error", "a tool that destroys or runs things and has no mark", wording_rules.unmarked),
+    "security-contradiction": LintRule(
+        "error", "marks, annotations and name that disagree", wording_rules.contradictions
+    ),
+    "forgotten-await": LintRule("error", "a call on the Context without `await`", source_rules.forgotten),
+    "needless-await": LintRule(
+        "error", "`await` before a call on the Context that gives nothing", source_rules.needless
+    ),
+    "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", wording_rules.unused_sets),
     "off-by-default": LintRule(
-        "warning", "a feature set that MCPL hosts of 0.5 switch off by default", live.denied_sets
+        "warning", "a feature set that MCPL hosts of 0.5 switch off by default", wording_rules.denied_sets
     ),
-    "injected-orders": LintRule("warning", "an injected text that gives the model orders", live.injected_orders),
+    "injected-orders": LintRule(
+        "warning", "an injected text that gives the model orders", wording_rules.injected_orders
+    ),
     "unnamed-origin": LintRule(
-        "warning", "a URL in the HTML of a view that its csp does not name", views.unnamed_origins
+        "warning", "a URL in the HTML of a view that its csp does not name", source_rules.unnamed_origins
     ),
-    "missing-view": LintRule("error", "a view whose HTML file does not exist", views.missing_files),
-    "big-integers": LintRule("warning", "a state whose integers may be past 2^53", live.big_integers),
-    "sent-state": LintRule("warning", "an argument whose type is the model of a state", live.sent_states),
-    "skill-private-file": LintRule("error", "a file of a skill that is private, or has a secret in it", skills.private),
-    "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", skills.hidden),
-    "skill-format": LintRule("error", "frontmatter that clients may refuse", skills.malformed),
-    "skill-missing-file": LintRule("warning", "a link in SKILL.md that leads nowhere", skills.missing),
-    "skill-left-out": LintRule("warning", "a file in the folder of a skill that is not served", skills.left_out),
+    "missing-view": LintRule("error", "a view whose HTML file does not exist", source_rules.missing_files),
+    "big-integers": LintRule("warning", "a state whose integers may be past 2^53", wording_rules.big_integers),
+    "sent-state": LintRule("warning", "an argument whose type is the model of a state", wording_rules.sent_states),
+    "skill-private-file": LintRule(
+        "error", "a file of a skill that is private, or has a secret in it", source_rules.private
+    ),
+    "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", source_rules.hidden),
+    "skill-format": LintRule("error", "frontmatter that clients may refuse", source_rules.malformed),
+    "skill-missing-file": LintRule("warning", "a link in SKILL.md that leads nowhere", source_rules.missing),
+    "skill-left-out": LintRule("warning", "a file in the folder of a skill that is not served", source_rules.left_out),
 }
+
+
+# -- Applies every rule and sorts what they find.
+
+
+class Complaint(NamedTuple):
+    """A finding, and the rule that made it."""
+
+    rule: str
+    level: Level
+    finding: LintFinding
+
+    def wire(self) -> dict[str, Any]:
+        return {"rule": self.rule, "level": self.level, **self.finding._asdict()}
+
+
+def complaints(found: Definitions, ignore: Collection[str] = ()) -> list[Complaint]:
+    """What every rule that is not ignored finds; errors first, then in the order of the source."""
+    made = [
+        Complaint(name, rule.level, finding)
+        for name, rule in RULES.items()
+        if name not in ignore
+        for finding in rule.look(found)
+    ]
+    return sorted(made, key=lambda complaint: (complaint.level, _place(complaint.finding.where)))
+
+
+def _place(where: str) -> tuple[str, int]:
+    path, _, line = where.rpartition(":")
+    return path, int(line) if line.isdecimal() else 0
+
+
+# -- The definitions of a server in this process: what it lists, and what only its objects know.
+
+
+# Kind of item → the member of the wire that names it in its registry.
+KINDS = {"tool": "name", "prompt": "name", "resource": "uri", "template": "uriTemplate"}
+
+
+def of_server(server: Server, listed: ServerListing) -> Definitions:
+    """The listed definitions of a server, with places, guards and feature sets."""
+    found = of_wire(listed)
+    items = tuple(_completed(item, _declared(server, item)) for item in found.items)
+    live: Any = next((e for e in server.composition.extensions if e.name == "mcpl"), None)
+    found = replace(found, items=items, skills=tuple(_skills(server)))
+    return found if live is None else replace(found, **_live(live))
+
+
+def _declared(server: Server, item: Definition) -> Item[Any] | None:
+    mcp = server.mcp
+    registries: dict[str, Any] = {
+        "tool": mcp.tools.registry,
+        "prompt": mcp.prompts.registry,
+        "resource": mcp.resources.concrete,
+        "template": mcp.resources.templates,
+    }
+    found = registries[item.kind].get(str(item.wire.get(KINDS[item.kind])))
+    return found if isinstance(found, Item) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def _completed(item: Definition, declared: Any) -> Definition:
+    if declared is None:
+        return item
+    signature = declared.function.signature
+    takes = {each.name: getattr(each.annotation, "__origin__", each.annotation) for each in signature.parameters}
+    item = replace(item, where=declared.where, function=signature.function, takes=takes)
+    if isinstance(declared, AppView):
+        allowed: dict[str, list[str]] = declared.ui.get("csp", {})
+        return replace(item, origins=tuple(origin for origins in allowed.values() for origin in origins))
+    if item.kind != "tool":
+        return item
+    security = tool_security(declared)
+    validators = security.security.validators if security is not None else ()
+    judged = any(validator != "none" for validator in validators)
+    in_types = guards_of(declared)
+    # A validator that the author named checks its argument; registration made sure that there is one.
+    named = judged and not in_types
+    return replace(
+        item,
+        parameters=parameters_of(item.wire, lambda name: named or name in in_types),
+        # What the framework offers by itself judges its arguments: code runs in a sandbox.
+        trusts="none" in validators or str(item.function.__module__).startswith("defserve."),
+    )
+
+
+def _skills(server: Server) -> Iterator[ServedSkill]:
+    section = server.mcp.skills
+    for manifest in section.registry if section is not None else ():
+        if not isinstance(manifest, SkillManifest):
+            continue  # of a server elsewhere
+        skill = manifest.skill
+        data = {file.path: file.data for file in skill.folder.files}
+        inner = tuple(path.removesuffix("SKILL.md") for path in data if path.endswith("/SKILL.md"))
+        own = {path: content for path, content in data.items() if not path.startswith(inner)}
+        left_out = tuple((path, reason) for path, reason in skill.folder.left_out if not path.startswith(inner))
+        yield ServedSkill(skill.name, manifest.where, skill.frontmatter, own, data.keys(), left_out)
+
+
+def _live(mcpl: Any) -> dict[str, Any]:
+    """What a server that acts on its own has declared."""
+    hooks = mcpl.sections.hooks
+    return {
+        "feature_sets": tuple(FeatureSetUse(one.name, one.declares, tuple(find_denied(one.uses))) for one in mcpl.sets),
+        "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
+        "states": tuple(
+            StateSchema(states.name, states.model, states.values.schema(), states.chooses_integers)
+            for states in mcpl.declared_states()
+        ),
+    }
+
+
+def _hook(hook: Any) -> InjectingHook:
+    signature = hook.function.signature
+    return InjectingHook(hook.feature_set.name, hook.name, signature.where, signature.function)

@@ -2,6 +2,4 @@
 
 What cannot be rewritten is left alone and reported with its line: nothing is guessed. Needs libcst, which only this
 room imports.
-
-May import: nothing else of the package.
 """

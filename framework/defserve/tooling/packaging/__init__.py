@@ -2,6 +2,4 @@
 
 Building and uploading run other programs. Nothing is uploaded unless the user asks for it. The wheel decides names and
 versions.
-
-May import: `host.targets`, `tooling.installing`.
 """

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from defserve.client import Remote, SignIn, SignInError, connect_url
+from defserve.client.link import sign_in_file
+from defserve.client.signin.browser import Browser
+from defserve.client.signin.credential_files import FileStore
+from defserve.client.signin.credentials import MemoryCredentialStore
+from defserve.client.signin.fetching import Fetcher, Reach
 from defserve.errors import PeerError
-from defserve.host import Remote, SignIn, SignInError, connect_url
-from defserve.host.signin.fetching import Fetcher
-from defserve.host.signin.keeping.files import FileStore
-from defserve.host.signin.keeping.memory import MemoryCredentialStore
-from defserve.host.signin.keeping.places import file_of
-from defserve.host.signin.reach import Reach
-from defserve.host.signin.redirects.browser import Browser
 from tests.attack.controls.identity import (
     follow_redirects,
     follow_redirects_of_sockets,
@@ -32,8 +31,8 @@ from tests.attack.controls.identity import (
     take_any_token,
 )
 from tests.attack.trial import Control, Family, Trial
-from tests.host.signin.company import Company, company
-from tests.host.web import Exchange, Web, web
+from tests.client.signin.company import Company, company
+from tests.client.web import Exchange, Web, web
 
 FAMILY = Family("client sign-in")
 Change = Callable[[Company, Company], Any]
@@ -177,8 +176,8 @@ def _(trial: Trial) -> None:
                 store = FileStore(Path(folder, "kept"), None)
                 trial.expect(await signed_in(honest, honest, store) == "done", "no sign-in")
                 # Its file lies where the evil server's should.
-                kept = file_of(honest.url, Path(folder, "kept"))
-                kept.rename(file_of(evil.url, Path(folder, "kept")))
+                kept = sign_in_file(honest.url, Path(folder, "kept"))
+                kept.rename(sign_in_file(evil.url, Path(folder, "kept")))
                 evil.resource.update(authorization_servers=[honest.origin])
                 await signed_in(evil, honest, store)
                 trial.expect("access-1" not in told(evil), "a renamed file gave the token to another server")

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from defserve.auth import OIDC, DPoP, Introspection
-from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest, IssuerUnavailable
+from defserve.auth.issuers import HttpAnswer, HttpRequest, IssuerUnavailable
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import read_tokens_without_checking, take_any_introspection, take_proofs_again
 from tests.attack.speaking.mcp import Caller

@@ -15,13 +15,12 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from defserve.auth.proxy.clients.documents import LARGEST, ClientDocuments
-from defserve.auth.proxy.consent.cookies import ConsentCookies
-from defserve.auth.proxy.errors import OAuthError
+from defserve.auth.proxy.clients import LARGEST, ClientDocuments
+from defserve.auth.proxy.sign_in import ConsentCookies
+from defserve.auth.proxy.site_messages import OAuthError
 from defserve.errors import LimitExceeded
-from defserve.net.client import GuardedClient
-from defserve.net.egress import Egress
-from defserve.net.resolve import check
+from defserve.guard.egress import Egress, check
+from defserve.guard.http_client import GuardedClient
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import (
     believe_documents,
@@ -39,7 +38,7 @@ from tests.attack.speaking.http import Response
 from tests.attack.speaking.mcp import Caller
 from tests.attack.trial import Control, Family, MissingFeature, Trial
 from tests.auth.vendor import FakeVendor, vendor_at_address
-from tests.host.web import Exchange, web
+from tests.client.web import Exchange, web
 
 FAMILY = Family("signing in")
 DOCUMENT_PORT = 8443

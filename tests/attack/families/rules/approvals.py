@@ -11,13 +11,13 @@ from tempfile import mkdtemp
 from typing import Any
 
 from defserve import Remote, Server, UsageError
+from defserve.client import Answers
+from defserve.client.answers import Decline
 from defserve.errors import PeerError
-from defserve.host import Answers
-from defserve.host.answers import Decline
 from defserve.kernel.governance.pins import MAX_BYTES, MAX_NAMES, MAX_SHOWN, Pin, Pins
-from defserve.kernel.governance.state_file import StateFile
-from defserve.protocols.mcp.failures import SERVER_KEY, SOURCE_KEY
-from defserve.protocols.mgp.agreed import CONFIRMED_KEY, SECURITY_KEY
+from defserve.kernel.kernel import StateFile
+from defserve.protocols.mcp.errors import SERVER_KEY, SOURCE_KEY
+from defserve.protocols.mgp.terms import CONFIRMED_KEY, SECURITY_KEY
 from tests.at_address import at_address
 from tests.attack.controls.rules import (
     accept_what_is_not_shown,

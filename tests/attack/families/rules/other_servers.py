@@ -14,9 +14,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from defserve.stores.leases import Lease
 from defserve.stores.redis import RedisStore
-from defserve.stores.store import StoreBusy
+from defserve.stores.store import Lease, StoreBusy
 from tests.attack.arena import Kind
 from tests.attack.controls.rules import keep_all_servers_together, know_no_server, seal_for_all_servers
 from tests.attack.speaking.mcp import Caller, outcome

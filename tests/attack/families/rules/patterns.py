@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from defserve import Server, UsageError
-from defserve.protocols.mcp.asking.elicitation import Form
-from defserve.protocols.mcpl.state.values import StateValues
+from defserve.protocols.mcp.asking.client_features import Form
+from defserve.protocols.mcpl.state.states import StateValues
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.rules import declare_any_pattern, match_by_python
 from tests.attack.speaking.http import Json

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from defserve.auth.proxy.clients.redirects import RedirectRule
-from defserve.tooling.packaging import building
-from defserve.tooling.packaging.project import read_project
+from defserve.auth.proxy.clients import RedirectRule
+from defserve.tooling.packaging import package
+from defserve.tooling.packaging.project_documents import read_project
 from tests.attack import keys
 from tests.attack.arena import Kind
 from tests.attack.controls.rules import (
@@ -22,8 +22,8 @@ from tests.attack.controls.rules import (
 from tests.attack.speaking.http import request
 from tests.attack.trial import Control, Family, Trial
 from tests.auth.proxied import call, visiting
+from tests.serve.http.test_paths import SPELLINGS
 from tests.tooling.packaging.projects import write_project
-from tests.transports.http.test_paths import SPELLINGS
 
 FAMILY = Family("sign-in rules")
 ADMIN = "notes:write"
@@ -165,7 +165,7 @@ def _(trial: Trial) -> None:
     mine = [f"{name}-0.0.1-py3-none-any.whl", f"{name}-0.0.1.tar.gz"]
     for file in (*others, *mine):
         (out / file).write_bytes(b"")
-    found: list[Any] = [path.name for path in building.find_built(own, out)]
+    found: list[Any] = [path.name for path in package.find_built(own, out)]
     for file in others:
         trial.expect(file not in found, f"{file} would be deleted")
     trial.expect(sorted(found) == sorted(mine), f"of its own files it finds {found}")

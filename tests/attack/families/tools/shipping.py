@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from defserve.stores.audit.log import AuditLog
+from defserve.stores.audit.log_file import AuditLog
 from tests.attack.controls.tools import (
     ask_no_anchor,
     believe_any_signature,

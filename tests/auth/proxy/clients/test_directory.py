@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.proxy.clients.client import readable
-from defserve.auth.proxy.clients.directory import ClientDirectory
-from defserve.auth.proxy.clients.documents import ClientDocuments
-from defserve.auth.proxy.errors import OAuthError
+from defserve.auth.proxy.clients import ClientDirectory, ClientDocuments, readable
 from defserve.auth.proxy.seals import Seals
+from defserve.auth.proxy.site_messages import OAuthError
 from tests.rows import for_each_row
 
 GOOD = {"redirect_uris": ["https://app.example/cb"]}

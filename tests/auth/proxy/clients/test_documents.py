@@ -5,16 +5,9 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.proxy.clients import documents
-from defserve.auth.proxy.clients.documents import (
-    ALL_FETCHES,
-    FETCHES,
-    LARGEST,
-    ClientDocuments,
-    fetch_guarded,
-    is_document_url,
-)
-from defserve.auth.proxy.errors import OAuthError
+from defserve.auth.proxy import clients
+from defserve.auth.proxy.clients import ALL_FETCHES, FETCHES, LARGEST, ClientDocuments, fetch_guarded, is_document_url
+from defserve.auth.proxy.site_messages import OAuthError
 from defserve.errors import DefserveError
 from tests.rows import for_each_row
 
@@ -143,7 +136,7 @@ async def test_addresses_that_are_not_public_are_never_fetched(url: str) -> None
 
 
 async def test_a_kept_document_takes_only_the_room_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "KEPT_BYTES", 100_000)
+    monkeypatch.setattr(clients, "KEPT_BYTES", 100_000)
     web = Web(None)
     known = ClientDocuments(web.fetch)
 
@@ -161,4 +154,4 @@ async def test_a_kept_document_takes_only_the_room_that_it_needs(monkeypatch: py
 
 
 def test_what_is_kept_is_bounded() -> None:
-    assert documents.KEPT_BYTES <= 1024 * 1024
+    assert clients.KEPT_BYTES <= 1024 * 1024

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.proxy.clients.redirects import CLIENT_SCHEMES, RedirectRule, matches, target
+from defserve.auth.proxy.clients import CLIENT_SCHEMES, RedirectRule, describe_redirect, matches_redirect
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -29,7 +29,7 @@ from tests.rows import for_each_row
     ],
 )
 def test_a_client_may_register_these(uri: str) -> None:
-    assert RedirectRule().is_redirect(uri) and matches(uri, uri) and target(uri)
+    assert RedirectRule().is_redirect(uri) and matches_redirect(uri, uri) and describe_redirect(uri)
 
 
 @for_each_row(
@@ -107,12 +107,12 @@ def test_a_client_may_not_register_these(uri: str) -> None:
 def test_a_redirect_matches_exactly_except_for_a_port_on_this_machine(
     registered: str, asked: str, is_same: bool
 ) -> None:
-    assert matches(registered, asked) is is_same
+    assert matches_redirect(registered, asked) is is_same
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_texts_match_only_themselves_or_another_port_of_this_machine(registered: str, asked: str) -> None:
-    assert matches(registered, asked) is (registered == asked) or asked.startswith("http://")
+    assert matches_redirect(registered, asked) is (registered == asked) or asked.startswith("http://")
 
 
 @given(

@@ -7,11 +7,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from defserve.auth import OAuthProxy, Vendor
-from defserve.auth.issuers.fetching import HttpAnswer, HttpRequest
-from defserve.auth.proxy.errors import OAuthError
-from defserve.auth.proxy.vendors.login import VendorLogin
-from defserve.auth.proxy.vendors.table import VENDORS, vendor_of
-from defserve.auth.urls import checked_url
+from defserve.auth.issuers import HttpAnswer, HttpRequest
+from defserve.auth.oauth import checked_url
+from defserve.auth.proxy.site_messages import OAuthError
+from defserve.auth.proxy.vendors import VENDORS, VendorLogin, vendor_of
 from defserve.errors import UsageError
 from tests.auth.browsing import answer_of, leads_to
 from tests.auth.proxied import URL, proxy, visiting

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve.guard.code.imports import EXPORTS, LOOSE_EXPORTS
-from defserve.guard.code.levels import RestrictedLevel
-from defserve.guard.code.restricted.compiling import compile_restricted, namespace
+from defserve.guard.code.allowed_names import EXPORTS, LOOSE_EXPORTS, RestrictedLevel
+from defserve.guard.code.restricted import compile_restricted, namespace
 from tests.rows import for_each_row
 
 CORPORA = Path(__file__).parents[2] / "corpora"

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from defserve.guard.code.imports import EXPORTS
-from defserve.guard.code.restricted.compiling import compile_restricted, namespace
-from defserve.guard.code.restricted.facades import STAND_INS
+from defserve.guard.code.allowed_names import EXPORTS
+from defserve.guard.code.restricted import STAND_INS, compile_restricted, namespace
 from tests.rows import for_each_row
 
 DUNDER = 'u = "_" + "_"\n'

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from defserve.guard.shell.environment import environment
+from defserve.guard.shell.grammar import Shape, Table, by_name, parse_grammar
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.kinds import KINDS
-from defserve.guard.shell.places import Places
-from defserve.guard.shell.specs import Shape, Table, by_name, grammar
-from defserve.guard.shell.tables.packages import PACKAGES
+from defserve.guard.shell.places import Places, environment
+from defserve.guard.shell.tables import PACKAGES
 from tests.rows import for_each_row
 
 ARCHIVES = (
@@ -20,7 +19,7 @@ PACKAGE_KINDS = ("pip-package", "npm-package", "package")
 
 def shapes(entry: str | Table, title: str) -> Iterator[tuple[str, Shape, tuple[str, ...]]]:
     if isinstance(entry, str):
-        rules = grammar(entry, True)
+        rules = parse_grammar(entry, True)
         yield from ((title, shape, rules.effects) for shapes in rules.shapes for shape in shapes)
         return
     for name, inner in by_name(entry).items():

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from defserve.guard.shell.grammar import EFFECTS, Grammar, Table, by_name, parse_grammar
 from defserve.guard.shell.kinds import KINDS, kind_of
-from defserve.guard.shell.specs import EFFECTS, Grammar, Table, by_name, grammar
 from defserve.guard.shell.tables import CHECKS, ON_REQUEST, PROGRAMS, TAR
 from tests.rows import for_each_row
 
@@ -16,7 +16,7 @@ STYLES = frozenset("words one apart plain leading first alone tasks never tar ne
 
 def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
     if isinstance(entry, str):
-        yield title, grammar(entry, " " in title)
+        yield title, parse_grammar(entry, " " in title)
         return
     for name, inner in by_name(entry).items():
         yield from grammars(inner, f"{title} {name}")
@@ -29,7 +29,7 @@ EVERY = [
         for name, entry in table.items()
         for found in grammars(entry, name)
     ),
-    *((" ".join(words), grammar(rules)) for words, rules in CHECKS.items()),
+    *((" ".join(words), parse_grammar(rules)) for words, rules in CHECKS.items()),
 ]
 
 
@@ -66,10 +66,10 @@ PACKERS = "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma zstd unzstd".split()
 
 @for_each_row("name", PACKERS)
 def test_whatever_chooses_what_a_packer_does_has_a_mode(name: str) -> None:
-    rules = grammar(str(PROGRAMS[name]))
+    rules = parse_grammar(str(PROGRAMS[name]))
     assert [flag for flag, option in rules.options.items() if flag in MODE_NAMES and not option.mode] == []
 
 
 def test_a_spec_with_a_typing_error_is_an_error() -> None:
     with pytest.raises(ValueError, match="not an option"):
-        grammar("-a:number@x")
+        parse_grammar("-a:number@x")

@@ -13,10 +13,10 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Context, Image, Server, ToolOptions, UsageError, app, tool
+from defserve.client import Client
 from defserve.errors import PeerError, ToolError
-from defserve.host import Client
-from defserve.protocols.mcp.apps.offer import OFFER
-from defserve.protocols.mcp.tools.tools import Tool
+from defserve.protocols.mcp.app_policy import OFFER
+from defserve.protocols.mcp.tools import Tool
 from tests.raw import ERAS
 from tests.rows import for_each_row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcp.apps.page import BRIDGE, ViewNames, document
+from defserve.protocols.mcp.apps import BRIDGE, ViewNames, document
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import UsageError
-from defserve.protocols.mcp.apps.policy import (
+from defserve.protocols.mcp.app_policy import (
     MOST_ORIGINS,
     allowed_features,
     content_policy,

@@ -16,7 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client as OfficialClient
 from mcp import StdioServerParameters, stdio_client
 
-from defserve.host import Accept, Answers, Cancel, Client, Decline
+from defserve.client import Accept, Answers, Cancel, Client, Decline
 from tests.forking.spawning import quick_arguments
 from tests.protocols.mcp.asking.asking_server import server
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from defserve import Context, Server
 from defserve.errors import NoBackChannel, UsageError
-from defserve.protocols.mcp.asking.elicitation import Form
+from defserve.protocols.mcp.asking.client_features import Form
 from defserve.protocols.mcp.lifecycle import Dialect
 from tests.raw import Raw, raw, text_of
 from tests.rows import for_each_row

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server
-from defserve.protocols.mcp.asking.parking import ParkedWork, Parking
+from defserve.protocols.mcp.asking.client_requests import ParkedWork, Parking
 from tests.raw import STATELESS, Json, Raw, raw, text_of
 from tests.waiting import until
 

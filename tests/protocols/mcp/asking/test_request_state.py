@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import InvalidParams, LimitExceeded
-from defserve.protocols.mcp.asking.request_state import MAX_LENGTH, InvalidState, Sealer, binding
-from defserve.stores.nonces import MemoryNonces
+from defserve.protocols.mcp.asking.round_trips import MAX_STATE_LENGTH, InvalidState, Sealer, digest_binding
+from defserve.stores.store import MemoryNonces
 
 SECRET = b"0123456789abcdef"
-BOUND = binding("alice", "tools/call", "deploy", {"env": "prod"})
+BOUND = digest_binding("alice", "tools/call", "deploy", {"env": "prod"})
 BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 
 json_values = st.recursive(
@@ -85,7 +85,7 @@ def test_any_text_is_refused_with_the_one_error(text: str) -> None:
 
 
 def test_a_state_that_is_too_long_is_refused() -> None:
-    assert refuses(Sealer(SECRET), "v1." + "A" * MAX_LENGTH)
+    assert refuses(Sealer(SECRET), "v1." + "A" * MAX_STATE_LENGTH)
 
 
 def test_a_payload_that_could_not_be_opened_is_not_sealed() -> None:
@@ -135,7 +135,7 @@ def test_a_spent_state_stays_spent_when_the_clock_is_set_back() -> None:
 def test_a_refused_attempt_does_not_spend_a_state() -> None:
     sealer = Sealer(SECRET)
     text = sealer.seal("answer", binding=BOUND)
-    assert refuses(sealer, text, binding("mallory", "tools/call", "deploy", {"env": "prod"}))
+    assert refuses(sealer, text, digest_binding("mallory", "tools/call", "deploy", {"env": "prod"}))
     assert opened(sealer, text) == "answer"
 
 
@@ -159,7 +159,7 @@ def test_sealers_that_share_nonces_open_a_state_once_between_them() -> None:
 )
 def test_a_state_is_refused_for_another_request(other: tuple[str, str, str, Any]) -> None:
     sealer = Sealer(SECRET)
-    assert refuses(sealer, sealer.seal("answer", binding=BOUND), binding(*other))
+    assert refuses(sealer, sealer.seal("answer", binding=BOUND), digest_binding(*other))
 
 
 def test_a_second_sealer_with_the_same_secret_opens_it() -> None:
@@ -186,10 +186,10 @@ def test_a_short_secret_is_refused() -> None:
 
 
 def test_the_binding_ignores_the_order_of_members_at_any_depth() -> None:
-    assert binding("p", "m", "t", {"a": 1, "b": [{"c": 2, "d": 3}]}) == binding(
+    assert digest_binding("p", "m", "t", {"a": 1, "b": [{"c": 2, "d": 3}]}) == digest_binding(
         "p", "m", "t", {"b": [{"d": 3, "c": 2}], "a": 1}
     )
-    assert binding("p", "m", "t", [1, 2]) != binding("p", "m", "t", [2, 1])
+    assert digest_binding("p", "m", "t", [1, 2]) != digest_binding("p", "m", "t", [2, 1])
 
 
 fields = st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.text("ab", max_size=3))
@@ -197,8 +197,8 @@ fields = st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.text
 
 @given(fields, fields)
 def test_no_two_requests_share_a_binding(one: tuple[str, str, str], two: tuple[str, str, str]) -> None:
-    assert (binding(*one, {}) == binding(*two, {})) == (one == two)
+    assert (digest_binding(*one, {}) == digest_binding(*two, {})) == (one == two)
 
 
 def test_any_principal_can_be_bound() -> None:
-    assert len(binding("\ud800", "", "é", None)) == 32
+    assert len(digest_binding("\ud800", "", "é", None)) == 32

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server
-from defserve.host import Client
-from defserve.host.links.stdio import ProcessLink
+from defserve.client import Client
+from defserve.client.links.stdio import ProcessLink
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
-from defserve.runner.connection import Connection
-from defserve.runner.lifespans import entered_lifespans
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreChange, StoreUnavailable
-from defserve.transports.memory import MemoryTransport
+from defserve.serve.connection import Connection
+from defserve.serve.lifespans import MemoryTransport, entered_lifespans
+from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
 from tests.protocols.mcp.asking import asking_server
 from tests.protocols.mcp.asking.askers import SERVER
 from tests.raw import PREFIX, STATELESS, Raw, raw, text_of

@@ -7,7 +7,14 @@ import pytest
 
 from defserve.binding.content import Embedded, Link
 from defserve.errors import UsageError
-from defserve.protocols.mcp.asking.sampling import Assistant, Message, Sample, SampleOptions, User, sampling_params
+from defserve.protocols.mcp.asking.client_features import (
+    Assistant,
+    Message,
+    Sample,
+    SampleOptions,
+    User,
+    sampling_params,
+)
 from tests.protocols.mcp.asking.asking_server import server
 from tests.raw import raw, text_of
 from tests.rows import for_each_row

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from defserve import Server, UsageError
-from defserve.protocols.mcp.asking.request_state import InvalidState
+from defserve.protocols.mcp.asking.round_trips import InvalidState
 from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
 
 

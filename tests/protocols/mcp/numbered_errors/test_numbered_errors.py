@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 
 from defserve import Server, ToolError
 from defserve.errors import Declined, Problem, Refused, Rejected
-from defserve.protocols.mcp.numbered_errors import extension as numbered
-from defserve.protocols.mcp.numbered_errors import suggestions
-from defserve.protocols.mcp.numbered_errors.extension import NumberedErrors
+from defserve.protocols.mcp import numbered_errors
+from defserve.protocols.mcp import numbered_errors as numbered
+from defserve.protocols.mcp.numbered_errors import NumberedErrors
 from tests.asgi import peer
 from tests.raw import HANDSHAKE, STATELESS, Json, raw
 from tests.rows import for_each_row
@@ -337,14 +337,14 @@ async def test_a_call_that_succeeds_is_untouched() -> None:
     ],
 )  # fmt: skip
 def test_every_constraint_has_a_suggestion(field: str, reason: str, expected: list[str]) -> None:
-    assert suggestions.for_problems([Problem(field, reason)]) == expected
+    assert numbered_errors.suggest_for_problems([Problem(field, reason)]) == expected
 
 
 def test_what_was_given_is_no_part_of_a_suggestion() -> None:
-    told = suggestions.for_problems([Problem("n", 'expected integer, got "a, got b"')])
+    told = numbered_errors.suggest_for_problems([Problem("n", 'expected integer, got "a, got b"')])
     assert told == ["Use a value of type integer"]
 
 
 def test_suggestions_are_few_and_distinct() -> None:
     many: list[Any] = [Problem(f"f{n % 20}", "missing") for n in range(40)]
-    assert suggestions.for_problems(many) == [f"Provide f{n}" for n in range(10)]
+    assert numbered_errors.suggest_for_problems(many) == [f"Provide f{n}" for n in range(10)]

@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Context, Server
 from defserve.core.extension import Extension
-from defserve.protocols.mcp.resources.cache import KEY_BYTES, ResourceCache
+from defserve.protocols.mcp.resources import KEY_BYTES, ResourceCache
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.protocols.mcp.resources import subscriptions
+from defserve.protocols.mcp import subscriptions
 from tests.effort import calls_of
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, turns
 from tests.rows import for_each_row
@@ -164,9 +164,8 @@ async def test_a_cancelled_listener_hears_nothing_more_not_even_a_reply():
 
 
 async def test_draining_ends_listening_gracefully_with_a_result():
-    from defserve.runner.connection import Connection
-    from defserve.runner.lifespans import drain_connection, entered_lifespans
-    from defserve.transports.memory import MemoryTransport
+    from defserve.serve.connection import Connection
+    from defserve.serve.lifespans import MemoryTransport, drain_connection, entered_lifespans
 
     server = news()
     async with entered_lifespans(server.composition) as engine:

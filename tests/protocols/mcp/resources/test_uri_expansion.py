@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.protocols.mcp.resources.uri_expansion import expand, parse
+from defserve.protocols.mcp.uri_template import expand_template, parse_template
 from tests.rows import for_each_row
 
 VALUES: dict[str, Any] = {
@@ -140,7 +140,7 @@ X{.empty_keys*} X
 @for_each_row("example", EXAMPLES.split("\n")[1:-1])
 def test_the_examples_of_rfc_6570_expand_as_printed(example: str) -> None:
     template, expected = example.split(" ")
-    assert expand(parse(template), VALUES) == expected
+    assert expand_template(parse_template(template), VALUES) == expected
 
 
 @for_each_row(
@@ -157,7 +157,7 @@ def test_the_examples_of_rfc_6570_expand_as_printed(example: str) -> None:
     ],
 )
 def test_other_values_expand_plainly(template: str, values: dict[str, Any], expected: str) -> None:
-    assert expand(parse(template), values) == expected
+    assert expand_template(parse_template(template), values) == expected
 
 
 @for_each_row(
@@ -181,4 +181,4 @@ def test_other_values_expand_plainly(template: str, values: dict[str, Any], expe
 )
 def test_a_malformed_template_is_refused_with_its_reason(template: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        parse(template)
+        parse_template(template)

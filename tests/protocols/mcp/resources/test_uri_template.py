@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcp.resources.uri_template import MAX_URI, UriTemplate
+from defserve.protocols.mcp.uri_template import MAX_URI, UriTemplate
 from tests.rows import for_each_row
 
 
@@ -270,7 +270,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("filling", HOSTILE)
 def test_hostile_uris_take_linear_time(filling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("defserve.protocols.mcp.resources.uri_template.MAX_URI", 1_000_000)
+    monkeypatch.setattr("defserve.protocols.mcp.uri_template.MAX_URI", 1_000_000)
     chain = "".join(f"{{v{index}}}-" for index in range(100))
     started = process_time()
     for text in [*TEMPLATES, f"a://{chain}", f"a://{{+path}}-{chain}!", "a://{+p}" + "-" * 500 + "{x}!"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from defserve import UsageError
-from defserve.protocols.mcp.skills.folder import Folder, Room, read_folder
+from defserve.protocols.mcp.skill_files import Folder, Room, read_folder
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 

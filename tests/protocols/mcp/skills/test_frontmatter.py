@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcp.skills.frontmatter import (
-    DEEPEST,
-    LONGEST,
+from defserve.protocols.mcp.skill_files import (
+    MAX_FRONTMATTER_LENGTH,
+    MAX_YAML_DEPTH,
     BadFrontmatter,
     parse_yaml,
     read_frontmatter,
@@ -101,8 +101,8 @@ def test_plain_words_are_read_by_the_core_schema(written: str, value: Any) -> No
         ('a: "\\ud800"', "half a character"),
         ('"\\udc00\\ud800": 1', "half a character"),
         ("a: x\u2028y", "U\\+2028"),
-        ("[" * (DEEPEST + 1), "nested deeper than"),
-        ("a" * (LONGEST + 1), "longer than"),
+        ("[" * (MAX_YAML_DEPTH + 1), "nested deeper than"),
+        ("a" * (MAX_FRONTMATTER_LENGTH + 1), "longer than"),
     ],
 )
 def test_what_json_cannot_say_or_what_could_grow_is_refused_with_its_place(written: str, problem: str) -> None:
@@ -132,7 +132,7 @@ def test_the_block_is_found_with_any_line_ends_and_a_byte_order_mark(text: str) 
         (" ---\nname: a\n---\n", "does not begin with frontmatter"),
         ("---\nname: a\n", "no closing line"),
         ("---\nname: a\n---x\n", "no closing line"),
-        (f"---\nname: {'a' * LONGEST}\n---\n", "no closing line"),
+        (f"---\nname: {'a' * MAX_FRONTMATTER_LENGTH}\n---\n", "no closing line"),
         ("---\n---\n", "not a YAML mapping"),
         ("---\n- a\n---\n", "not a YAML mapping"),
     ],
@@ -143,7 +143,7 @@ def test_a_text_without_frontmatter_is_refused(text: str, problem: str) -> None:
 
 
 def test_a_closing_line_at_the_bound_is_not_read_from_half_a_line() -> None:
-    for length in range(LONGEST - 16, LONGEST + 16):
+    for length in range(MAX_FRONTMATTER_LENGTH - 16, MAX_FRONTMATTER_LENGTH + 16):
         with pytest.raises(BadFrontmatter):
             read_frontmatter(f"---\n{'#' * length}\n---and more on this line\n" + "x" * 64)
 
@@ -182,7 +182,7 @@ def test_any_text_gives_a_json_value_or_a_clear_refusal(text: str) -> None:
     "unit", ["[", "{", "[a,", "{a: ", "- ", "? ", "&a ", "a: ", "'a': ", "[\n", "- a\n", "# \n", "|", "\\\n", "!a "]
 )
 def test_hostile_yaml_of_the_greatest_length_costs_little(unit: str) -> None:
-    text = unit * (LONGEST // len(unit))
+    text = unit * (MAX_FRONTMATTER_LENGTH // len(unit))
 
     def parse() -> None:
         try:

@@ -271,8 +271,8 @@ async def test_a_caller_without_the_scopes_sees_nothing_of_a_skill(folder: Path)
     server = Server("s", "1", auth=tokens)
     server.skill(folder / "refunds", scopes=["billing"])
     server.skill(folder / "open")
-    from defserve.host import Remote
-    from defserve.runner.loopback import loopback
+    from defserve.client import Remote
+    from defserve.serve.web_sessions import loopback
 
     async with loopback(server.asgi(), server.limits) as url:
         async with Remote(url, token="in").connect() as client:

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from defserve import Context, Limits, Server, ToolError
+from defserve.client import Client, connect_url
 from defserve.errors import ProtocolError
-from defserve.host import Client, connect_url
 from tests.at_address import at_address
 from tests.raw import Json, Raw
 

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from defserve import Limits
 from defserve.errors import LimitExceeded
-from defserve.protocols.mcp.tasks.accounts import TaskAccounts
-from defserve.protocols.mcp.tasks.record import TaskRecord
-from defserve.protocols.mcp.tasks.storage import TaskStorage, new_id
-from defserve.stores.memory import MemoryStore
+from defserve.protocols.mcp.tasks.records import TaskAccounts, TaskRecord, TaskStorage, new_id
+from defserve.stores.store import MemoryStore
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, asks, ended, get, shop
 from tests.raw import raw, text_of
 

@@ -5,10 +5,8 @@ import asyncio
 import pytest
 
 from defserve.errors import Refused
-from defserve.protocols.mcp.tasks.heartbeat import MOST_DEAD, Heartbeat
-from defserve.stores.memory import MemoryStore
-from defserve.stores.spaces import LEASES
-from defserve.stores.store import StoreChange, StoreUnavailable
+from defserve.protocols.mcp.tasks.records import MOST_DEAD, Heartbeat
+from defserve.stores.store import LEASES, MemoryStore, StoreChange, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import pytest
 
 from defserve import AccessPolicy, Entry, Server
 from defserve.auth import Auth, StaticTokens
+from defserve.client import Client
 from defserve.errors import PeerError
-from defserve.host import Client
 from tests.listening import listening
 from tests.protocols.mcp.tasks.peers import TAKES, YES, Job, callers, shop
 from tests.waiting import until

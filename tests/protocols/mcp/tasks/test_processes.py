@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from defserve.client import Client, StartedCall, connect_url
 from defserve.errors import PeerError
-from defserve.host import Client, StartedCall, connect_url
 
 pytestmark = [
     pytest.mark.anyio,

@@ -13,12 +13,10 @@ import pytest
 
 from defserve import Context, Limits, Server
 from defserve.auth.principals import anonymous
-from defserve.protocols.mcp.tasks import runner
-from defserve.protocols.mcp.tasks.record import TaskRecord
-from defserve.protocols.mcp.tasks.storage import TaskStorage, new_id
+from defserve.protocols.mcp.tasks import run
+from defserve.protocols.mcp.tasks.records import TaskRecord, TaskStorage, new_id
 from defserve.stores.identity import ServerIdentity, server_store
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import Store, StoreChange
+from defserve.stores.store import MemoryStore, Store, StoreChange
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import raw, text_of, turns, until
 from tests.stores.redis_server import RedisServer
@@ -69,7 +67,7 @@ async def test_an_answer_given_elsewhere_arrives_within_a_second(address: str):
         await elsewhere.ask("tasks/update", {"taskId": id, "inputResponses": {"b": YES}})
         assert text_of((await ended(elsewhere, id))["result"]) == "True True"
     # It is looked for this often.
-    assert runner.LOOK_SECONDS <= 0.5
+    assert run.LOOK_SECONDS <= 0.5
 
 
 async def test_a_task_cancelled_elsewhere_stops(address: str):

@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from defserve.errors import LimitExceeded
-from defserve.protocols.mcp.tasks.record import TERMINAL, StoredTask, TaskRecord
+from defserve.protocols.mcp.tasks.records import (
+    MOST_RECORD,
+    TERMINAL,
+    Alter,
+    StoredTask,
+    TaskRecord,
+    TaskStorage,
+    new_id,
+)
 from defserve.protocols.mcp.tasks.run import fail
-from defserve.protocols.mcp.tasks.storage import MOST_RECORD, Alter, TaskStorage, new_id
-from defserve.stores.memory import MemoryStore
-from defserve.stores.open import open_store
-from defserve.stores.store import StoreChange
+from defserve.stores.identity import open_store
+from defserve.stores.store import MemoryStore, StoreChange
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server, ToolError, dangerous
-from defserve.host import Answers
-from defserve.protocols.mcp.failures import UnknownTool
-from defserve.protocols.mcp.tools.inner_calls import call_tool
+from defserve.client import Answers
+from defserve.protocols.mcp.errors import UnknownTool
+from defserve.protocols.mcp.tools import call_tool
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
 from tests.waiting import slow_tool, until
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from defserve import Search, Server
-from defserve.protocols.mgp.discovery import operator_tools
-from defserve.protocols.mgp.tool_discovery import meta_tools
+from defserve.protocols.mgp import meta_tools, server_discovery
 from tests.openapi.apis import document, operation
 from tests.rows import for_each_row
 
@@ -71,5 +70,5 @@ async def test_every_listed_tool_has_properties(make: Callable[[], Server]):
 
 
 def test_the_tools_of_a_kernel_and_of_a_search_have_properties():
-    schemas = [*meta_tools.SCHEMAS.values(), *(spec.schema for spec in operator_tools.TOOLS.values())]
+    schemas = [*meta_tools.SCHEMAS.values(), *(spec.schema for spec in server_discovery.TOOLS.values())]
     assert schemas and all("properties" in schema for schema in schemas)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
-from defserve.protocols.mcp.tools.param_headers import PREFIX, param_headers
+from defserve.protocols.mcp.tool_options import PREFIX, param_headers
 from tests.rows import for_each_row
 
 REGION = {"type": "string", "x-mcp-header": "Region"}

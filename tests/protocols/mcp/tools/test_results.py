@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Audio, Embedded, File, Image, Limits, Link, Server, Text, ToolError
-from defserve.protocols.mcp import content
+from defserve.protocols.mcp import items
 from tests.raw import STATELESS, VERSIONS, Json, raw, text_of
 from tests.rows import for_each_row
 
@@ -224,7 +224,7 @@ async def test_a_result_past_the_limit_is_refused_before_it_is_encoded(
     def many() -> Any:
         return parts
 
-    monkeypatch.setattr(content, "block", lambda part, dialect: pytest.fail("encoded"))
+    monkeypatch.setattr(items, "content_block", lambda part, dialect: pytest.fail("encoded"))
     async with raw(server, STATELESS) as peer:
         result = await peer.call("many")
     assert result["isError"] is True and text_of(result) == "the result is larger than 1000 bytes"

@@ -8,11 +8,9 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from defserve import Server, ToolError
-from defserve.protocols.mcpl.channels.type import ChannelType
-from defserve.protocols.mcpl.channels.values import Channel
-from defserve.protocols.mcpl.errors import (
-    ChannelOpenFailed,
-)
+from defserve.protocols.mcpl.channels.directory import ChannelType
+from defserve.protocols.mcpl.channels.messages import Channel
+from defserve.protocols.mcpl.vocabulary import ChannelOpenFailed
 from tests.protocols.mcpl.appendix_b import CONTENT_BLOCK
 from tests.protocols.mcpl.hosts import Host, Json
 

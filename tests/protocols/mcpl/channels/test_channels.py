@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 import pytest
 
 from defserve import Server, ToolError, UsageError
-from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Author, Channel, Message
-from defserve.protocols.mcpl.errors import UnknownFeatureSet
+from defserve.protocols.mcpl.channels.messages import MOST_CHANNELS, Author, Channel, Message
+from defserve.protocols.mcpl.vocabulary import UnknownFeatureSet
 from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
     GENERAL,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import NoBackChannel, PeerError
-from defserve.protocols.mcpl.channels.values import Channel, Message
-from defserve.protocols.mcpl.errors import ChannelNotPermitted
+from defserve.protocols.mcpl.channels.messages import Channel, Message
+from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted
 from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
     GENERAL,

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server, StaticTokens, Text, UsageError
+from defserve.client import HttpLink
 from defserve.errors import NoBackChannel, PeerError
-from defserve.host import HttpLink
-from defserve.protocols.mcpl.channels.values import Author, Channel, Message, MessageReceipt
-from defserve.protocols.mcpl.errors import (
-    AmbiguousPeer,
-    UnknownChannel,
-)
+from defserve.protocols.mcpl.channels.messages import Author, Channel, Message, MessageReceipt
 from defserve.protocols.mcpl.peers import everyone
+from defserve.protocols.mcpl.vocabulary import AmbiguousPeer, UnknownChannel
 from tests.at_address import at_address
 from tests.protocols.mcpl.channels.connectors import (
     MESSAGE,

@@ -8,12 +8,9 @@ from typing import Annotated, Any
 import pytest
 
 from defserve import Context, Depends, Image, Server, Text, ToolError, UsageError
-from defserve.protocols.mcpl.channels.queues import MOST_WAITING
-from defserve.protocols.mcpl.channels.values import Channel, Message
-from defserve.protocols.mcpl.errors import (
-    ChannelNotPermitted,
-    FeatureDisabled,
-)
+from defserve.protocols.mcpl.channels.messages import Channel, Message
+from defserve.protocols.mcpl.channels.section import MOST_WAITING
+from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled
 from tests.protocols.mcpl.channels.connectors import (
     GENERAL,
     HELLO,

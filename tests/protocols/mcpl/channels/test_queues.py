@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from defserve.protocols.mcpl.channels.queues import ChannelQueues
+from defserve.protocols.mcpl.channels.section import ChannelQueues
 from tests.raw import turns
 
 pytestmark = pytest.mark.anyio

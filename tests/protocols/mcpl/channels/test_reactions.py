@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Server, ToolError
 from defserve.live import Channel, ChannelHistory, Message
-from defserve.protocols.mcpl.channels.kind import MOST_HISTORY
+from defserve.protocols.mcpl.channels.messages import MOST_HISTORY
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, Json, hosting
 from tests.raw import turns, until
 from tests.rows import for_each_row

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import pytest
 
 from defserve import Context, Depends, Limits, Server, Text, UsageError
-from defserve.protocols.mcpl.current import CURRENT, IN_HOOK
+from defserve.protocols.mcpl.content import FinishedTurn, IncomingMessage, Injection, Rewrite, Turn, TurnChannels
+from defserve.protocols.mcpl.peers import CURRENT, IN_HOOK
 from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.turns import FinishedTurn, IncomingMessage, Injection, Rewrite, Turn, TurnChannels
 from tests.protocols.mcpl.appendix_b import AFTER_INFERENCE_RESULT, BEFORE_INFERENCE_RESULT, validate
 from tests.protocols.mcpl.hosts import Host, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns, until

@@ -10,9 +10,8 @@ from jsonschema import Draft202012Validator
 
 from defserve import Assistant, Context, Image, Server, UsageError, User
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout
-from defserve.protocols.mcpl.current import in_hook
-from defserve.protocols.mcpl.errors import CapabilityDenied, FeatureDisabled
-from defserve.protocols.mcpl.peers import everyone
+from defserve.protocols.mcpl.peers import everyone, in_hook
+from defserve.protocols.mcpl.vocabulary import CapabilityDenied, FeatureDisabled
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.manifest.canonical import canonical, number
+from defserve.protocols.mcpl.manifest import canonical, number
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.protocols.mcpl.manifest.digest import revision
+from defserve.protocols.mcpl.manifest import revision
 from tests.protocols.mcpl.appendix_b import validate
 from tests.protocols.mcpl.draft_05 import MANIFEST
 from tests.protocols.mcpl.hosts import MCPL_05, Host, hosting

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.manifest.digest import NoDigest, changed_domains, revision
+from defserve.protocols.mcpl.manifest import NoDigest, changed_domains, revision
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")

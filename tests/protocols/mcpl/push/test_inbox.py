@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.protocols.mcpl.push import inbox
-from defserve.protocols.mcpl.push.inbox import EventInbox
+from defserve.protocols.mcpl import push
+from defserve.protocols.mcpl.push import EventInbox
 
 
 def test_a_cursor_from_before_a_restart_shows_all_events_and_that_some_are_missing():
@@ -25,7 +25,7 @@ def test_a_cursor_from_before_a_restart_begins_again_in_an_empty_inbox():
 
 
 def test_a_principal_whose_events_were_dropped_is_told_so_with_the_next_ones(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inbox, "PRINCIPALS", 2)
+    monkeypatch.setattr(push, "PRINCIPALS", 2)
     box = EventInbox("notes", "Notes")
     for principal in ("ada", "bob", "eve"):
         box.keep({"for": principal}, principal)

@@ -16,10 +16,10 @@ from jsonschema import Draft202012Validator
 
 from defserve import Context, Image, Limits, Link, Server, UsageError
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout
-from defserve.protocols.mcpl.errors import FeatureDisabled, UnknownFeatureSet
+from defserve.protocols.mcpl.content import Event
 from defserve.protocols.mcpl.peers import everyone
-from defserve.protocols.mcpl.push.event import Event
-from defserve.protocols.mcpl.push.section import UNDER_WAY
+from defserve.protocols.mcpl.push import UNDER_WAY
+from defserve.protocols.mcpl.vocabulary import FeatureDisabled, UnknownFeatureSet
 from tests.effort import examples
 from tests.protocols.mcpl.hosts import MCPL, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns, until
@@ -287,7 +287,7 @@ async def test_another_session_gets_the_same_event(server: Server, reminders: An
 
 
 async def test_only_so_many_ids_are_remembered(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.push.section.MOST_BYTES", 3_000)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.MOST_BYTES", 3_000)
     async with hosting(server) as host:
         for number in range(20):
             await reminders.push("tick", id=f"evt_{number}")
@@ -496,8 +496,8 @@ async def test_an_event_of_a_source_for_all_may_be_for_one(server: Server):
 
 
 async def test_a_host_that_is_silent_holds_nobody_up(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.push.section.SOURCE_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr("defserve.protocols.mcpl.push.section.BACKLOG", 20)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.SOURCE_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.BACKLOG", 20)
     go = asyncio.Event()
 
     @reminders.events(per="server")
@@ -786,7 +786,7 @@ async def test_events_until_the_last_session_is_closed(server: Server, reminders
 
 
 def test_ids_of_others_are_not_taken_for_those_that_are_made_here():
-    from defserve.protocols.mcpl.push.event import is_new_id, new_event_id
+    from defserve.protocols.mcpl.content import is_new_id, new_event_id
 
     assert is_new_id(new_event_id())
     assert not is_new_id("evt_1NG8Du2eZvKYlo2CUI79vXWy")  # as a payment service writes them

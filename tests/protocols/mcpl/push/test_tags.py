@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server, UsageError
-from defserve.protocols.mcpl.push.tags import CHAT, LONGEST_TAG, MOST_TAGS, checked, closure, read
+from defserve.protocols.mcpl.content import CHAT, LONGEST_TAG, MOST_TAGS, add_implied_tags, check_tags, read_tags
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
 from tests.rows import for_each_row
 
@@ -27,13 +27,13 @@ KNOWN = st.sampled_from([f"chat:{name}" for name in sorted(CHAT)])
     ],
 )
 def test_tags_imply_others(given: list[str], closed: set[str]):
-    assert set(closure(given)) == closed
+    assert set(add_implied_tags(given)) == closed
 
 
 @given(st.lists(KNOWN))
 def test_a_closure_is_closed_and_a_set(tags: list[str]):
-    once = closure(tags)
-    assert closure(once) == once and len(set(once)) == len(once)
+    once = add_implied_tags(tags)
+    assert add_implied_tags(once) == once and len(set(once)) == len(once)
     assert not {"chat:addressed", "chat:ambient"} <= set(once)
     assert set(tags) - {"chat:ambient"} <= set(once)
 
@@ -59,16 +59,16 @@ def test_a_closure_is_closed_and_a_set(tags: list[str]):
 )
 def test_what_is_not_a_tag_is_refused(wrong: Any):
     with pytest.raises(UsageError):
-        checked(wrong)
+        check_tags(wrong)
 
 
 def test_tags_of_both_forms_are_taken_once():
-    assert checked(["acme:a", "acme:k=v", "acme:a"]) == ["acme:a", "acme:k=v"]
+    assert check_tags(["acme:a", "acme:k=v", "acme:a"]) == ["acme:a", "acme:k=v"]
 
 
 @given(st.recursive(st.none() | st.text() | st.integers() | KNOWN, lambda below: st.lists(below)))
 def test_a_reader_takes_anything(value: Any):
-    assert all(":" in tag for tag in read(value))
+    assert all(":" in tag for tag in read_tags(value))
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.scopes.globs import Glob
+from defserve.protocols.mcpl.scopes import Glob
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from defserve import Context, Server, UsageError
 from defserve.auth.principals import Principal
+from defserve.core.messages import Notification, Request
 from defserve.protocols.mcpl.peers import Peer
 from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.scopes.tool_scope import MOST_APPROVALS
-from defserve.protocols.mcpl.scopes.values import Scope, normal
-from defserve.wire.messages import Notification, Request
+from defserve.protocols.mcpl.scopes import MOST_APPROVALS, Scope, normal
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
 from tests.rows import for_each_row

@@ -16,9 +16,8 @@ from defserve import (
     States,
     UsageError,
 )
-from defserve.protocols.mcpl.turns import Turn
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreChange, StoreFull
+from defserve.protocols.mcpl.content import Turn
+from defserve.stores.store import MemoryStore, StoreChange, StoreFull
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Note, Notebook, Notes, notes_of, refusal, roll_back
 from tests.rows import for_each_row

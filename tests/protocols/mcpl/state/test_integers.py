@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from defserve import Server, State, UsageError
-from defserve.protocols.mcpl.state.integers import big_integer, with_texts
+from defserve.protocols.mcpl.state.states import big_integer, with_texts
 from tests.protocols.mcpl.hosts import hosting
 from tests.raw import STATELESS, text_of
 

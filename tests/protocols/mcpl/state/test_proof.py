@@ -11,8 +11,8 @@ import pytest
 
 from defserve import Checkpoint, Context, Remote, Server, State, States, StaticTokens, dangerous
 from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.protocols.mcpl.state.wire import STATE_KEY
-from defserve.stores.memory import MemoryStore
+from defserve.protocols.mcpl.state.ownership import STATE_KEY
+from defserve.stores.store import MemoryStore
 from tests.at_address import at_address
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import Note, Notebook, Notes, host_as, notes_of, refusal, roll_back

@@ -18,10 +18,10 @@ from pydantic import BaseModel
 
 from defserve import Context, Server, State, States, dangerous
 from defserve.auth.principals import Principal, anonymous
-from defserve.protocols.mcpl.state.owner import EVERYONE, Per
-from defserve.stores.checkpoints import tree
-from defserve.stores.checkpoints.tree import TreeKey
-from defserve.stores.memory import MemoryStore
+from defserve.protocols.mcpl.state.ownership import EVERYONE, Per
+from defserve.stores.checkpoints import checkpoint_tree
+from defserve.stores.checkpoints.checkpoint_tree import TreeKey
+from defserve.stores.store import MemoryStore
 from tests.effort import examples
 from tests.protocols.mcpl.hosts import Host, Json
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as, refusal, roll_back
@@ -286,7 +286,7 @@ def words(content: Json) -> str:
 
 @pytest.fixture(autouse=True)
 def small_patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "WHOLE", 0)
+    monkeypatch.setattr(checkpoint_tree, "WHOLE", 0)
 
 
 def _test_of(machine: type[ProofMachine]) -> Any:

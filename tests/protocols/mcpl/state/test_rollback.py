@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from defserve import CannotUndo, Checkpoint, Context, Server, State, UsageError
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreChange
+from defserve.stores.store import MemoryStore, StoreChange
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, notes_of, roll_back
 from tests.raw import ERAS, turns

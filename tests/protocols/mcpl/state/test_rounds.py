@@ -9,8 +9,8 @@ import pytest
 
 from defserve import Context, Server, dangerous
 from defserve.auth.principals import Principal
-from defserve.protocols.mcpl.state.wire import STATE_KEY
-from defserve.stores.memory import MemoryStore
+from defserve.protocols.mcpl.state.ownership import STATE_KEY
+from defserve.stores.store import MemoryStore
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import STATELESS, until

@@ -9,9 +9,8 @@ import pytest
 
 from defserve import Context, Limits, Server, State, dangerous
 from defserve.auth.principals import Principal, anonymous
-from defserve.protocols.mcpl.state.wire import STATE_KEY
-from defserve.stores.memory import MemoryStore
-from defserve.stores.store import StoreChange
+from defserve.protocols.mcpl.state.ownership import STATE_KEY
+from defserve.stores.store import MemoryStore, StoreChange
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
 from defserve import Server
-from defserve.stores.checkpoints import tree
-from defserve.stores.memory import MemoryStore
-from defserve.stores.open import open_store
-from defserve.stores.store import Store
+from defserve.stores.checkpoints import checkpoint_tree
+from defserve.stores.identity import open_store
+from defserve.stores.store import MemoryStore, Store
 from tests.effort import examples
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import Notes, notes_of, refusal, roll_back
@@ -224,7 +223,7 @@ class RedisMachine(StateMachine):
 @pytest.fixture(autouse=True)
 def small_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small contents are kept as patches, too: theirs is the longer way."""
-    monkeypatch.setattr(tree, "WHOLE", 0)
+    monkeypatch.setattr(checkpoint_tree, "WHOLE", 0)
 
 
 def _test_of(machine: type[StateMachine], few: int) -> Any:

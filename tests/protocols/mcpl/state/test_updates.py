@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from defserve import Server, State
 from defserve.errors import NoBackChannel, PeerError
-from defserve.protocols.mcpl.errors import StateRefused
 from defserve.protocols.mcpl.state.states import States
+from defserve.protocols.mcpl.vocabulary import StateRefused
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, HostError, Json, hosting, session_of
 from tests.raw import text_of
 

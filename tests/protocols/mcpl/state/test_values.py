@@ -8,9 +8,9 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from defserve import Server, State
-from defserve.host import Mcpl
-from defserve.protocols.mcpl.state.values import StateValues
-from defserve.stores.checkpoints.contents import CheckpointContent
+from defserve.client import Mcpl
+from defserve.protocols.mcpl.state.states import StateValues
+from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent
 
 pytestmark = pytest.mark.anyio
 

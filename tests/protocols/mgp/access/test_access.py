@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.auth.principals import LOCAL, Principal
-from defserve.protocols.mgp.access.policy import AccessDecision, AccessPolicy, Entry
+from defserve.protocols.mgp.access import AccessDecision, AccessPolicy, Entry
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw
 from tests.rows import for_each_row

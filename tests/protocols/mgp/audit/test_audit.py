@@ -23,8 +23,8 @@ from defserve import (
     moderate,
 )
 from defserve.auth.principals import LOCAL
-from defserve.protocols.mgp.audit.trail import EVENT_TYPES
-from defserve.stores.audit.log import verify
+from defserve.protocols.mgp.audit import EVENT_TYPES
+from defserve.stores.audit.log_file import verify
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, raw
 from tests.rows import for_each_row
@@ -239,7 +239,7 @@ async def test_without_a_sink_and_without_a_listener_nothing_is_made(monkeypatch
         pytest.fail("an event was made")
 
     server = made()
-    monkeypatch.setattr("defserve.protocols.mgp.audit.trail.AuditTrail._event", make)
+    monkeypatch.setattr("defserve.protocols.mgp.audit.AuditTrail._event", make)
     async with speaking(server, SESSION, ["security"]) as peer:
         assert not (await peer.call("run", {"command": "ls"})).get("isError")
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from defserve import Context, Declined, Limits, Server
 from defserve.errors import PeerGone
-from defserve.protocols.mgp.callbacks.callbacks import REQUEST, CallbackSection, OpenCallbacks
+from defserve.protocols.mgp.callbacks import REQUEST, CallbackSection, OpenCallbacks
 from tests.asgi import Peer, last, living, text, with_tokens
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns
 from tests.rows import for_each_row

@@ -25,10 +25,10 @@ from defserve import (
 )
 from defserve.auth.principals import LOCAL
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
-from defserve.protocols.mgp.events.delivery import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
-from defserve.runner.connection import Connection
-from defserve.runner.lifespans import entered_lifespans
-from defserve.transports.stdio import StdioTransport
+from defserve.protocols.mgp.events import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
+from defserve.serve.connection import Connection
+from defserve.serve.lifespans import entered_lifespans
+from defserve.serve.stdio import StdioTransport
 from tests.asgi import Peer, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, speaking
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns, until

@@ -17,7 +17,7 @@ import pytest
 from tests.listening import request
 from tests.protocols.mgp.callers import offer
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, Json
-from tests.runner.processes import ServerProcess
+from tests.serve.processes import ServerProcess
 
 CHANGED = "notifications/mgp.lifecycle"
 CALLS = 100

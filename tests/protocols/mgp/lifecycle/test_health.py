@@ -16,14 +16,13 @@ import pytest
 from defserve import AccessPolicy, Context, Limits, Server
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
-from defserve.protocols.mgp.lifecycle import health
-from defserve.protocols.mgp.lifecycle.checks import CheckResult
-from defserve.protocols.mgp.lifecycle.health import status_from
+from defserve.protocols.mgp import lifecycle
+from defserve.protocols.mgp.lifecycle import CheckResult, status_from
 from tests.asgi import Exchange, Web, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, Raw, raw, text_of, until
 from tests.rows import for_each_row
-from tests.runner.processes import ServerProcess
+from tests.serve.processes import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -124,7 +123,7 @@ async def test_a_ping_tells_what_is_known_and_looks_again_when_that_is_old(monke
         await until(lambda: server.mgp.health.results != {})
         assert (await ping(peer))["status"] == "degraded"
         assert len(asked) == 1
-        monkeypatch.setattr(health, "STALE", 0)
+        monkeypatch.setattr(lifecycle, "STALE", 0)
         await ping(peer)
         await until(lambda: len(asked) == 2)
 
@@ -413,7 +412,7 @@ async def test_probes_ask_the_checks_once_a_second_at_most(monkeypatch: pytest.M
         for _ in range(20):
             assert await web.word("/readyz") == (200, "healthy")
         assert len(asked) == 1
-        monkeypatch.setattr(health, "FRESH", 0)
+        monkeypatch.setattr(lifecycle, "FRESH", 0)
         await web.word("/readyz")
         assert len(asked) == 2
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from defserve import AccessPolicy, Limits, Server
 from defserve.core.composition import Composition
-from defserve.core.service.phases import Phase
-from defserve.protocols.mgp.lifecycle.lifecycle import (
+from defserve.core.service import Phase
+from defserve.protocols.mgp.lifecycle import (
     REASONS,
     STATES,
     TRANSITIONS,

@@ -15,10 +15,10 @@ from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.errors import InvalidParams
-from defserve.protocols.mgp import instants
+from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.security.security import moderate, safe
-from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
+from defserve.protocols.mgp.security import moderate, safe
+from defserve.protocols.mgp.vocabulary import PERMISSIONS
 from tests.core.stepping import Talk
 from tests.effort import examples
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
@@ -498,10 +498,10 @@ CALLERS = {"local": LOCAL, "token": ALICE, "loopback": LOOPBACK, "stranger": STR
 @given(st.text() | st.none() | st.integers())
 def test_an_expiry_is_read_or_refused(text: Any):
     try:
-        found = instants.read(text, "expires_at")
+        found = vocabulary.parse_instant(text, "expires_at")
     except InvalidParams:
         return
-    assert found is None or instants.read(instants.wire(found), "again") is not None
+    assert found is None or vocabulary.parse_instant(vocabulary.format_instant(found), "again") is not None
 
 
 class GrantSequences(RuleBasedStateMachine):
@@ -542,7 +542,7 @@ class GrantSequences(RuleBasedStateMachine):
         lasts=st.none() | st.integers(-5, 20),
     )
     def grant(self, grants: dict[str, str], lasts: int | None) -> None:
-        expires = None if lasts is None else instants.wire(self.clock.now + timedelta(seconds=lasts))
+        expires = None if lasts is None else vocabulary.format_instant(self.clock.now + timedelta(seconds=lasts))
         self.permissions.grant(self._call("mgp/permission/grant"), {"grants": grants, "expires_at": expires})
         for name, decision in grants.items():
             if decision == "approved" and self.who.kind == "anonymous" and name not in self.by_policy:

@@ -13,9 +13,9 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import NamedTuple, TypeAliasType, TypedDict
 
 from defserve import PublicUrl, Server, ShellCommand, UsageError, dangerous
-from defserve.protocols.mcp.tools.tools import Tool, ToolOptions
-from defserve.protocols.mgp.security.guarded_types import guards_of
-from defserve.protocols.mgp.security.tool_security import ToolSecurity
+from defserve.protocols.mcp.tools import Tool, ToolOptions
+from defserve.protocols.mgp.guarded_types import guards_of
+from defserve.protocols.mgp.security import ToolSecurity
 from tests.rows import for_each_row
 
 

@@ -25,10 +25,10 @@ from defserve import (
     validator,
 )
 from defserve.errors import Rejected
-from defserve.protocols.mcp.tools.tools import ToolOptions
-from defserve.protocols.mgp.security import forwarding
-from defserve.protocols.mgp.security.tool_security import UnguardedParameter
-from defserve.protocols.mgp.security.vocabulary import PERMISSIONS
+from defserve.protocols.mcp.tools import ToolOptions
+from defserve.protocols.mgp import forwarding
+from defserve.protocols.mgp.security import UnguardedParameter
+from defserve.protocols.mgp.vocabulary import PERMISSIONS
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, VERSIONS, Json
 from tests.rows import for_each_row

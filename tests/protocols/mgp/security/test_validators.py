@@ -29,8 +29,8 @@ from defserve import (
     moderate,
     validator,
 )
+from defserve.guard import egress
 from defserve.guard.verdict import Violation
-from defserve.net import resolve
 from tests.raw import ERAS, Json, raw, text_of
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +91,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     async def system(host: str, port: int) -> list[str]:
         return {"public.example.com": ["93.184.216.34"], "inside.example.com": ["93.184.216.34", "10.0.0.1"]}[host]
 
-    monkeypatch.setattr(resolve, "system_resolver", system)
+    monkeypatch.setattr(egress, "system_resolver", system)
 
 
 def body(result: Json) -> Json:
@@ -397,7 +397,7 @@ def test_guards_in_many_models_are_all_found():
     # Annotations made while reading one model must not be taken for those of the next.
     from pydantic import create_model
 
-    from defserve.protocols.mgp.agreed import tool_security
+    from defserve.protocols.mgp.terms import tool_security
 
     inner = [create_model(f"M{i}", a=(Annotated[str, Field(max_length=i + 1)], ...)) for i in range(30)]
     last = create_model("Last", code=(Annotated[str, Code(level="strict")], ...))

@@ -13,10 +13,10 @@ import pytest
 
 from defserve import Context, Limits
 from defserve.core.extension import OutgoingMessage
-from defserve.runner.connection import Connection
-from defserve.runner.lifespans import close_connection, entered_lifespans
-from defserve.transports.outbox import UNREAD, ClientOutbox
-from defserve.transports.stdio import StdioTransport
+from defserve.serve.connection import Connection
+from defserve.serve.http.exchange import UNREAD, ClientOutbox
+from defserve.serve.lifespans import close_connection, entered_lifespans
+from defserve.serve.stdio import StdioTransport
 from tests.asgi import Exchange, last, text
 from tests.asgi import peer as web_peer
 from tests.protocols.mgp.callers import offer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from defserve import Search, Security, Server, dangerous, safe
-from defserve.protocols.mcp.prefixes import Prefix
+from defserve.protocols.mcp.transforms import Prefix
 from tests.protocols.mgp.callers import Trail
 from tests.raw import Json, Raw
 

@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Auth, Context, Limits, Refused, StaticTokens
 from defserve.auth.principals import Principal
-from defserve.proxying.catalogue.items import RemoteTool
+from defserve.proxying.items import RemoteTool
 from tests import asgi
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, office, structured

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from defserve import AccessPolicy, Entry, Search, Server, ToolBudget, UsageError
 from defserve.errors import PeerError
-from defserve.proxying.catalogue.items import RemoteTool
+from defserve.proxying.items import RemoteTool
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.devserver.child.main import main
-from defserve.tooling.devserver.plan import ServePlan
+from defserve.tooling.devserver.child import main
+from defserve.tooling.devserver.handover import ServePlan
 
 
 def test_a_file_that_ends_the_program_is_told_in_words_and_its_name_is_reported(

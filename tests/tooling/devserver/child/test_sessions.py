@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.devserver.child.sessions import SessionReopener, SessionSetups
-from defserve.transports.asgi import WHOLE
+from defserve.serve.sockets import WHOLE
+from defserve.tooling.devserver.child_http import SessionReopener, SessionSetups
 
 pytestmark = pytest.mark.anyio
 

@@ -3,16 +3,17 @@
 With a handshake, a question is a request to the client. Without one, the question is left in the reply, and the
 function runs again with the answers. Recorded answers are sealed, bound to their request, and accepted once.
 
-May import: `auth.authority`, `binding`, `core.call`, `protocols.mcp.authorization`, `protocols.mcp.content`,
-`protocols.mcp.lifecycle`, `protocols.mcp.params`, `stores.identity`, `stores.nonces`, `stores.store`,
-`wire.messages`.
+What `Context` imports at the start stands here: the verbs, loaded on first use, and `PendingQuestion`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from defserve.base.exports import lazy
+from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.client_requests import (
@@ -38,3 +39,87 @@ else:
     )
 
 __all__ = ["ask", "ask_url", "can", "can_confirm", "choose", "confirm", "gather", "once", "roots", "sample"]
+
+
+# -- A question that is not awaited yet, and says so if it is used as its answer.
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class PendingQuestion(Coroutine[Any, Any, T]):
+    """What a verb of `Context` gives, to be awaited. Used as if it were the answer, it raises and says so.
+
+    Without this a forgotten `await` would be true in an `if`, and `<coroutine object …>` in a text.
+    """
+
+    __slots__ = ("_asking", "__name__", "__qualname__")
+
+    def __init__(self, asking: Coroutine[Any, Any, T], verb: str) -> None:
+        self._asking = asking
+        self.__name__ = self.__qualname__ = f"Context.{verb}"
+
+    def __bool__(self) -> bool:
+        raise self._forgotten()
+
+    def __str__(self) -> str:
+        raise self._forgotten()
+
+    def __format__(self, spec: str) -> str:
+        raise self._forgotten()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PendingQuestion):  # as in the sets of whoever runs coroutines
+            return self is other
+        raise self._forgotten()
+
+    __hash__ = object.__hash__
+
+    def _used(self, other: object) -> Any:
+        raise self._forgotten()
+
+    __add__ = __radd__ = __getitem__ = __contains__ = __lt__ = __le__ = __gt__ = __ge__ = _used
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):
+            if name.startswith(("_", "cr_", "gi_")):
+                raise AttributeError(name)  # asked for by whoever runs coroutines
+            raise AttributeError(f"{self._forgotten()}")
+
+    def __repr__(self) -> str:
+        return f"<{self._called}, not awaited>"
+
+    def _forgotten(self) -> UsageError:
+        self._asking.close()
+        return UsageError(
+            f"{self._called} was not awaited, so it is no answer yet",
+            fix=f"await {self._called}; in a plain def: ctx.wait({self._called})",
+        )
+
+    @property
+    def _called(self) -> str:
+        return f"{self.__name__.replace('Context', 'ctx')}(…)"
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._asking.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._asking.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._asking.throw(*error)
+
+    def close(self) -> None:
+        self._asking.close()
+
+
+def gives_question(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, PendingQuestion[T]]:
+    """Decorates a verb of `Context`: it gives a `PendingQuestion`."""
+
+    @wraps(verb)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> PendingQuestion[T]:
+        return PendingQuestion(verb(*args, **kwargs), verb.__name__)
+
+    return ask

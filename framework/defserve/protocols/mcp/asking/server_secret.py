@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.asking.request_state import Sealer
+    from defserve.protocols.mcp.asking.round_trips import Sealer
     from defserve.stores.identity import ServerIdentity
     from defserve.stores.store import Store
 
@@ -65,9 +65,9 @@ class ServerSecret:
     def _make_sealer(self) -> Sealer:
         import secrets
 
-        from defserve.protocols.mcp.asking.request_state import Sealer
+        from defserve.protocols.mcp.asking.round_trips import Sealer
         from defserve.stores.identity import NOBODY
-        from defserve.stores.nonces import StoreNonces
+        from defserve.stores.store import StoreNonces
 
         known = self.known()
         self._is_ephemeral = known is None and self.of_group is None
@@ -91,7 +91,7 @@ class ServerSecret:
 
 
 def _checked(secret: str | bytes, source: str) -> bytes:
-    from defserve.protocols.mcp.asking.request_state import MIN_SECRET
+    from defserve.protocols.mcp.asking.round_trips import MIN_SECRET
 
     key = secret.encode() if isinstance(secret, str) else secret
     if len(key) < MIN_SECRET:

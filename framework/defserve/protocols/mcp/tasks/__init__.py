@@ -5,9 +5,5 @@ It belongs to the principal that made it; to anybody else its id is unknown. The
 has its id, which cannot be guessed. A task runs once. If the process that runs it dies, it has failed, or is run again
 as often as its author allows. What is kept is bounded in number and bytes for each principal.
 
-`extension` folds the room, and is imported when a tool says `task=`.
-
-May import: `auth.authority`, `auth.principals`, `core`, `protocols.mcp.asking`, `protocols.mcp.authorization`,
-`protocols.mcp.lifecycle`, `protocols.mcp.params`, `protocols.mcp.reporting`, `protocols.mcp.resources.subscriptions`,
-`protocols.mcp.tools`, `stores.memory`, `stores.spaces`, `stores.store`, `wire.instants`, `wire.messages`.
+`extension` puts the parts together, and is imported when a tool says `task=`.
 """

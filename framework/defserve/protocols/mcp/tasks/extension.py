@@ -1,31 +1,51 @@
-"""The tasks extension, plugged in like any other protocol. A server has it if a tool says `task=`, or may elsewhere."""
+"""The tasks extension: `tasks/get`, `tasks/update`, `tasks/cancel`, and calls of tools that run as tasks.
+
+A server has it if a tool says `task=`, or may elsewhere. Tasks that other servers run for our callers have an id of
+ours and an owner here (`TasksElsewhere`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
+from pydantic_core import from_json, to_json
+
+from defserve.auth.authority import LONGEST_ADDRESS, is_stranger, stranger_at
+from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.core.call import Call
-from defserve.core.extension import Extension, Handler, Offer, Wrapper
-from defserve.core.stages import Stages
+from defserve.core.extension import Extension, Handler, Next, Offer, Stages, Wrapper
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import INTERNAL_ERROR, Params, Request
+from defserve.core.peer import error_object
+from defserve.errors import DefserveError, InvalidParams, LimitExceeded, NoBackChannel, ProtocolError, TooManyCalls
 from defserve.limits import Limits
-from defserve.protocols.mcp.tasks.current import current_task
-from defserve.protocols.mcp.tasks.elsewhere import TasksElsewhere
-from defserve.protocols.mcp.tasks.listening import TaskListening
-from defserve.protocols.mcp.tasks.offer import EXTENSION
-from defserve.protocols.mcp.tasks.runner import TaskRunner
-from defserve.protocols.mcp.tasks.section import TaskSection, new_record
-from defserve.protocols.mcp.tasks.storage import TaskStorage
-from defserve.protocols.mcp.tools.task_options import LONGEST_POLL, POLL_SECONDS, TASK, TaskOptions
-from defserve.stores.memory import MemoryStore, is_in_memory
+from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
+from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.errors import read_object, read_text
+from defserve.protocols.mcp.subscriptions import Followed, Tell
+from defserve.protocols.mcp.tasks.records import (
+    EXTENSION,
+    MOST_MESSAGE,
+    NEEDED,
+    TERMINAL,
+    Status,
+    StoredTask,
+    TaskRecord,
+    TaskStorage,
+    new_id,
+    takes_tasks,
+)
+from defserve.protocols.mcp.tasks.run import TaskRun, TaskRunner, blocks, charged, current_task, fail
+from defserve.protocols.mcp.tool_options import LONGEST_POLL, POLL_SECONDS, TASK, TaskOptions
+from defserve.protocols.mcp.tools import Tool
+from defserve.stores.store import MemoryStore, is_in_memory
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.resources.subscriptions import Subscriptions
-    from defserve.protocols.mcp.tasks.elsewhere import TaskServers
-    from defserve.protocols.mcp.tasks.record import TaskRecord
-    from defserve.protocols.mcp.tools.tools import Tool
+    from defserve.protocols.mcp.subscriptions import Subscriptions
     from defserve.stores.store import Store
 
 
@@ -106,3 +126,481 @@ async def _begun(call: Call) -> AsyncGenerator[None]:
     if (task := current_task(call)) is not None:
         await task.begin()
     yield
+
+
+# -- `tasks/get`, `tasks/update`, `tasks/cancel`, and calls of tools that run as tasks.
+
+
+_KEPT_APART: Final = frozenset(("name", "arguments", "inputResponses", "requestState"))
+"""What of a request is in fields of its own in the record, or in the answers."""
+
+PROCESS_LOST: Final = "the process that ran the task has died; whether the task did its work is not known"
+
+
+class TaskSection:
+    """Answers for tasks, whichever process runs them. `runner` gives the runner of the running loop."""
+
+    def __init__(
+        self,
+        runner: Callable[[], TaskRunner],
+        find_tool: Callable[[str], Tool | None],
+        elsewhere: TasksElsewhere | None = None,
+    ) -> None:
+        self._runner, self._find_tool, self._elsewhere = runner, find_tool, elsewhere
+
+    # -- creation ----------------------------------------------------------------------------------------
+
+    def around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
+        """`tools/call` of the stateless era: a tool that runs as a task does so for a client that takes tasks."""
+        name = params.get("name")
+        tool = self._find_tool(name) if isinstance(name, str) else None
+        if tool is None or TASK not in tool.facets or not takes_tasks(call) or current_task(call) is not None:
+            return following(call, params)
+        if call.outer is not None:
+            return following(call, params)  # who calls it waits for its result
+        return self._start(call, params, tool, following)
+
+    async def _start(self, call: Call, params: Params, tool: Tool, following: Next) -> Params:
+        runner = self._runner()
+        runner.admit(call, tool)
+        run = TaskRun(runner, call, params, lambda: _record(call, params, tool, runner), blocks=blocks(tool))
+        run.start(following)
+        try:
+            begun = await run.begun
+        except BaseException:
+            run.stop()  # nobody has its id
+            raise
+        return begun if isinstance(begun, dict) else _replied(begun)
+
+    def admit(self, call: Call, item: Any) -> None:
+        """A stage. Raises NoBackChannel if the client must take tasks to call this tool, and does not."""
+        options: TaskOptions = item.facets[TASK]
+        if options.is_required and call.outer is None and _is_stateless(call) and not takes_tasks(call):
+            raise NoBackChannel(f"{item.name} runs only as a task: the client must take tasks", needs=NEEDED)
+
+    # -- methods -----------------------------------------------------------------------------------------
+
+    async def get(self, call: Call, params: Params) -> Params:
+        return {**await self.look(call, await self._found(call, params)), "resultType": "complete"}
+
+    async def look(self, call: Call, task: StoredTask) -> Params:
+        """A task of the caller as it is now."""
+        if (elsewhere := self._running_elsewhere(task)) is not None:
+            return await elsewhere.look(call, task)
+        return (await self._alive(call, task)).detailed()
+
+    def _running_elsewhere(self, task: StoredTask) -> TasksElsewhere | None:
+        return self._elsewhere if task.record.elsewhere is not None and not task.record.is_over else None
+
+    async def update(self, call: Call, params: Params) -> Params:
+        task = await self._found(call, params)
+        given = read_object(params, "inputResponses")
+        if (elsewhere := self._running_elsewhere(task)) is not None:
+            await elsewhere.update(call, task, given)
+            return {}
+
+        def answer(record: TaskRecord) -> bool:
+            answered = [key for key in given if key in record.questions]
+            for key in answered:
+                question = record.questions.pop(key)
+                if not ACCEPTABLE[question["method"]](given[key]):
+                    raise InvalidParams(
+                        f"Invalid params: the answer {key!r} has not the form of an answer to {question['method']}"
+                    )
+                record.answers[key] = (question["digest"], given[key])
+            if answered and not record.questions:
+                record.status = "working"
+            return bool(answered)
+
+        await self._runner().change(task.record.id, answer)
+        return {}
+
+    async def cancel(self, call: Call, params: Params) -> Params:
+        require_tasks(call)
+        task = _known(await self._own(call, read_text(params, "taskId")))
+        if (elsewhere := self._running_elsewhere(task)) is not None:
+            await elsewhere.cancel(call, task)
+            return {}
+
+        def end(record: TaskRecord) -> bool:
+            record.end("cancelled", "cancelled by the client")
+            return True
+
+        await self._runner().change(task.record.id, end)
+        return {}
+
+    async def find(self, call: Call, id: str) -> StoredTask | None:
+        """The task of this id, if there is one, and this caller may use it and still sees its tool."""
+        if (task := await self._own(call, id)) is None:
+            return None
+        tool = self._find_tool(task.record.tool)
+        return task if tool is None or call.session.composition.visible(call, tool) else None
+
+    async def _own(self, call: Call, id: str) -> StoredTask | None:
+        task = await self._runner().storage.find(id)
+        return task if task is not None and _may_use(call, task.record) else None
+
+    async def _found(self, call: Call, params: Params) -> StoredTask:
+        require_tasks(call)
+        id = read_text(params, "taskId")
+        return _known(await self.find(call, id))
+
+    # -- lost runners ------------------------------------------------------------------------------------
+
+    async def _alive(self, call: Call, task: StoredTask) -> StoredTask:
+        """The task; if its runner has died, run again or failed."""
+        runner, record = self._runner(), task.record
+        if record.is_over or record.id in runner.running or record.id in runner.claiming:
+            return task
+        if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
+            return task
+        if record.id in runner.running or record.id in runner.claiming:
+            return task  # it began while the other process was looked for
+        tool = self._find_tool(record.tool)
+        if tool is None or TASK not in tool.facets:
+            return await self._fail(record, runner)
+        try:
+            runner.admit(call, tool)
+        except TooManyCalls:
+            return task  # a later look finds room, or another process does
+        # Whoever asks in the same moment must not take it for lost again.
+        runner.claiming.add(record.id)
+        try:
+            return await self._again(call, record, tool, runner)
+        finally:
+            runner.claiming.discard(record.id)
+
+    async def _fail(self, lost: TaskRecord, runner: TaskRunner) -> StoredTask:
+        return _known(
+            await runner.change(lost.id, lambda record: record.runner == lost.runner and fail(record, PROCESS_LOST))
+        )
+
+    async def _again(self, call: Call, lost: TaskRecord, tool: Tool, runner: TaskRunner) -> StoredTask:
+        is_claimed = False
+        await runner.beat()
+
+        def claim(record: TaskRecord) -> bytes | bool:
+            nonlocal is_claimed
+            if record.runner == runner.id and is_claimed:
+                return False  # a store that repeats a change finds its own first attempt
+            is_claimed = False
+            if record.runner != lost.runner:
+                return False  # another process was faster
+            if (lost.runner and record.retries == 0) or record.arguments is None:
+                return fail(record, PROCESS_LOST)
+            record.runner, record.retries = runner.id, record.retries - bool(lost.runner)
+            is_claimed = True
+            return True
+
+        task = _known(await runner.change(lost.id, claim))
+        if is_claimed and not task.record.is_over:
+            run = _next_run(call, task.record, runner, blocks=blocks(tool))
+            runner.adopt(run, task.record)
+            run.resume(task.record, run.call.terms.methods["tools/call"].run)
+        return task
+
+
+def _known(task: StoredTask | None) -> StoredTask:
+    if task is None:
+        raise InvalidParams("Unknown task: there is none of this id, or none any more")
+    return task
+
+
+def require_tasks(call: Call) -> None:
+    """Raises NoBackChannel for a client that did not declare tasks. Comes before anything is looked up."""
+    if not takes_tasks(call):
+        raise NoBackChannel(f"{call.method} needs a client that takes tasks", needs=NEEDED)
+
+
+def _is_stateless(call: Call) -> bool:
+    return call.terms.offer is not None and call.terms.offer.stateless
+
+
+def _record(call: Call, params: Params, tool: Tool, runner: TaskRunner) -> TaskRecord:
+    options: TaskOptions = tool.facets[TASK]
+    record = new_record(call, tool.name, runner, round(options.ttl * 1000), round(options.poll * 1000))
+    record.retries = options.retry
+    if options.retry:
+        record.arguments = params.get("arguments") or {}
+        record.brought = {name: value for name, value in params.items() if name not in _KEPT_APART}
+        if record.owner is None:
+            record.stranger = identity(call).id.removeprefix(ANONYMOUS_PREFIX)[:LONGEST_ADDRESS]
+    return record
+
+
+def new_record(call: Call, tool: str, runner: TaskRunner, ttl: int, poll: int) -> TaskRecord:
+    """A task that belongs to a caller. The times are milliseconds."""
+    caller, now = identity(call), runner.storage.now()
+    return TaskRecord(
+        id=new_id(),
+        tool=tool,
+        created=now,
+        updated=now,
+        ttl=max(1, ttl),
+        poll=max(1, poll),
+        owner=None if is_stranger(caller) else caller.id,
+        rights=caller.rights,
+        runner=runner.id,
+        retries=0,
+    )
+
+
+def _next_run(call: Call, record: TaskRecord, runner: TaskRunner, *, blocks: bool) -> TaskRun:
+    """A further run of a task: the request that made it, by its own terms and for who sent it.
+
+    `call` only looks at the task. Its owner may do that, and who does not own it runs nothing: the task of a stranger
+    is a stranger's again.
+    """
+    params = {**record.brought, "name": record.tool, "arguments": record.arguments}
+    composition = call.session.composition
+    offer = composition.offer_in(Request("task", "tools/call", params, params))
+    terms = composition.agree(offer) if offer is not None else None
+    stranger = stranger_at(record.stranger) if record.owner is None else None
+    return TaskRun(runner, call, params, lambda: record, blocks=blocks, terms=terms, stranger=stranger)
+
+
+def _may_use(call: Call, record: TaskRecord) -> bool:
+    """Whether the caller made the task, with at least the rights it has. A stranger's task is for who has its id."""
+    if record.owner is None:
+        return True
+    caller = identity(call)
+    return not is_stranger(caller) and caller.id == record.owner and caller.has_rights(record.rights)
+
+
+def _replied(reply: bytes) -> Params:
+    """The result of a call that ended before its task began. Raises ProtocolError if the reply is an error."""
+    if not reply:
+        raise asyncio.CancelledError
+    body = from_json(reply)
+    if "error" in body:
+        error = body["error"]
+        raise ProtocolError(error["message"], code=error["code"], data=error.get("data"))
+    return body["result"]
+
+
+# -- Tasks that other servers run for callers of this one: our id for theirs, and an owner.
+#
+# Whoever asks for such a task is passed on to its server. When it is over, its outcome is kept here: then that server
+# need not last any longer.
+
+
+SERVER_LOST: Final = "the server that ran the task has ended; whether the task did its work is not known"
+STATES: Final = frozenset(get_args(Status))
+TEXTS: Final = ("createdAt", "lastUpdatedAt", "statusMessage")
+
+
+class TaskLost(DefserveError):
+    """The server that ran a task is gone, and the task with it."""
+
+
+class TaskServers(Protocol):
+    """Servers elsewhere. `where` is what they gave with a task: JSON, and nothing that a client sees."""
+
+    async def ask_task(self, call: Call, where: Params, method: str, params: Params) -> Params:
+        """The result of a method of tasks, for one of theirs. Raises TaskLost, and what the caller is told."""
+        ...
+
+    def release_task(self, where: Params) -> None:
+        """A task is over, and nobody will ask for it any more."""
+        ...
+
+
+class TasksElsewhere:
+    """Keeps and asks for the tasks of `servers`. `begin` makes the record of a new task of a caller."""
+
+    def __init__(
+        self, runner: Callable[[], TaskRunner], servers: TaskServers, begin: Callable[[Call, Params], TaskRecord]
+    ) -> None:
+        self._runner, self._servers, self._begin = runner, servers, begin
+
+    async def keep(self, call: Call, created: Params, where: Params) -> Params:
+        """A server has begun a task for a caller: the answer to the caller. Raises LimitExceeded."""
+        runner, record = self._runner(), self._begin(call, created)
+        record.elsewhere = where
+        await runner.accounts.charge(record, call.principal, len(record.encoded()))
+        await runner.storage.create(record)
+        now = runner.storage.now()
+        runner.held = {id: expires for id, expires in runner.held.items() if expires > now} | {
+            record.id: record.expires
+        }
+        await runner.beat()
+        return {**_translate_task(record, created), "resultType": "task"}
+
+    async def look(self, call: Call, task: StoredTask) -> Params:
+        """The task as it is now."""
+        where, runner = _where(task), self._runner()
+        try:
+            found = await self._servers.ask_task(call, where, "tasks/get", {})
+        except TaskLost:
+            return await self._lost(task)
+        if found.get("status") not in TERMINAL:
+            told = _translate_task(task.record, found)
+            asked: Any = found.get("inputRequests")
+            return {**told, "inputRequests": asked} if told["status"] == "input_required" and is_object(asked) else told
+        outcome = _encode_outcome(found)
+        if outcome is not None:
+            outcome = await charged(runner, task.record, call.principal, outcome)
+
+        def end(record: TaskRecord) -> bytes | bool:
+            record.end(found["status"], _translate_task(record, found).get("statusMessage", ""))
+            return True if outcome is None else outcome
+
+        ended = _detailed(await runner.change(task.record.id, end))
+        runner.held.pop(task.record.id, None)
+        self._servers.release_task(where)
+        return ended
+
+    async def update(self, call: Call, task: StoredTask, given: Params) -> None:
+        await self._tell(call, task, "tasks/update", {"inputResponses": given})
+
+    async def cancel(self, call: Call, task: StoredTask) -> None:
+        await self._tell(call, task, "tasks/cancel", {})
+
+    async def _tell(self, call: Call, task: StoredTask, method: str, params: Params) -> None:
+        try:
+            await self._servers.ask_task(call, _where(task), method, params)
+        except TaskLost:
+            await self._lost(task)
+
+    async def _lost(self, task: StoredTask) -> Params:
+        """The server of a task cannot be reached from here. The process that began the task may still reach it."""
+        runner, record = self._runner(), task.record
+        if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
+            return task.detailed()
+        runner.held.pop(record.id, None)
+        return _detailed(await runner.change(record.id, lambda found: fail(found, SERVER_LOST)))
+
+
+def _where(task: StoredTask) -> Params:
+    assert task.record.elsewhere is not None
+    return task.record.elsewhere
+
+
+def _translate_task(record: TaskRecord, found: Params) -> Params:
+    """What a server says of a task, under our id. Its times and texts are taken if they are what they should be."""
+    said = {name: found[name][:MOST_MESSAGE] for name in TEXTS if isinstance(found.get(name), str)}
+    status = found["status"] if found.get("status") in STATES else "working"
+    return {**record.wire(), **said, "status": status}
+
+
+def _encode_outcome(found: Params) -> bytes | None:
+    if found["status"] == "completed":
+        return to_json({"result": found.get("result") if is_object(found.get("result")) else {"content": []}})
+    if found["status"] == "cancelled":
+        return None
+    error: Any = found.get("error")
+    if not is_object(error) or type(error.get("code")) is not int or not isinstance(error.get("message"), str):
+        error = error_object(INTERNAL_ERROR, "the task has failed, and its server does not say why")
+    return to_json({"error": error})
+
+
+def _detailed(task: StoredTask | None) -> Params:
+    if task is None:
+        raise InvalidParams("Unknown task: there is none of this id, or none any more")
+    return task.detailed()
+
+
+# -- Notifications of tasks: `taskIds` in the filter of `subscriptions/listen`.
+
+
+CHANGED: Final = "notifications/tasks"
+SHORTEST_POLL: Final = 0.5
+
+
+class TaskListening:
+    """Tells a listener of each task as it is now, and again after every change."""
+
+    def __init__(
+        self,
+        runner: Callable[[], TaskRunner],
+        find: Callable[[Call, str], Awaitable[StoredTask | None]],
+        look: Callable[[Call, StoredTask], Awaitable[Params]],
+    ) -> None:
+        self._runner, self._find, self._look = runner, find, look
+
+    async def __call__(self, call: Call, wanted: Any, tell: Tell) -> Followed:
+        """Follow tasks. Ids that are unknown, or somebody else's, are left out."""
+        require_tasks(call)
+        if not is_array(wanted) or not all(isinstance(id, str) for id in wanted):
+            raise InvalidParams("Invalid params: taskIds must be a list of ids")
+        if len(wanted) > call.session.composition.limits.subscriptions:
+            raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
+        follower = TaskFollower(self._runner(), tell)
+        try:
+            for id in dict.fromkeys(wanted):
+                if (task := await self._find(call, id)) is None:
+                    continue
+                if task.record.elsewhere is not None and not task.record.is_over:
+                    follower.polled[id] = PolledTask(partial(self._look, call, task), tell)
+                else:
+                    follower.follow(task)
+        except BaseException:
+            follower.end()
+            raise
+        return Followed([*follower.latest, *follower.polled], follower.begin, follower.end)
+
+
+class TaskFollower:
+    """Tells one listener of its tasks, from `begin` to `end`. `latest` is the newest that is known of each.
+
+    Those in `polled` run elsewhere.
+    """
+
+    def __init__(self, runner: TaskRunner, tell: Tell) -> None:
+        self.latest: dict[str, StoredTask] = {}
+        self.polled: dict[str, PolledTask] = {}
+        self._runner, self._tell, self._has_begun = runner, tell, False
+
+    def follow(self, task: StoredTask) -> None:
+        self.latest[task.record.id] = task
+        if not task.record.is_over:
+            self._runner.listen(task.record.id, self.changed)
+
+    def changed(self, task: StoredTask) -> None:
+        """What comes from the store may be older than what this process knows already."""
+        if task.record.revision > self.latest[task.record.id].record.revision:
+            self.latest[task.record.id] = task
+            if self._has_begun:
+                self._tell(CHANGED, task.detailed())
+
+    def begin(self) -> None:
+        self._has_begun = True
+        for task in self.latest.values():
+            self._tell(CHANGED, task.detailed())
+        for polled in self.polled.values():
+            polled.begin()
+
+    def end(self) -> None:
+        for id in self.latest:
+            self._runner.unlisten(id, self.changed)
+        for polled in self.polled.values():
+            polled.end()
+
+
+class PolledTask:
+    """A task of a server elsewhere, which is asked again and again. `look` gives the task as it is."""
+
+    def __init__(self, look: Callable[[], Awaitable[Params]], tell: Tell) -> None:
+        self._look, self._tell = look, tell
+        self._polling: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._polling = asyncio.create_task(self._poll())
+
+    def end(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+
+    async def _poll(self) -> None:
+        told: Params = {}
+        while told.get("status") not in TERMINAL:
+            try:
+                found = await self._look()
+            except InvalidParams:
+                return  # it has expired
+            except DefserveError:
+                found = told  # its server may come back
+            if found != told:
+                self._tell(CHANGED, found)
+            told = found
+            await asyncio.sleep(max(told.get("pollIntervalMs", 0) / 1000, SHORTEST_POLL))

@@ -2,9 +2,4 @@
 
 A channel that the author adds is shared by all hosts; one that a host opens belongs to its session alone. What concerns
 one channel happens in order. A host's scopes are checked before a channel is used.
-
-May import: `binding.functions`, `core`, `wire`, `protocols.mcp`, `protocols.mcpl.content`, `protocols.mcpl.current`,
-`protocols.mcpl.errors`, `protocols.mcpl.feature`, `protocols.mcpl.instants`, `protocols.mcpl.peers`,
-`protocols.mcpl.policies`, `protocols.mcpl.section`, `protocols.mcpl.push.claude_channel`, `protocols.mcpl.push.tags`,
-`protocols.mcpl.scopes.values`.
 """

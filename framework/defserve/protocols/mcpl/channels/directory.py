@@ -1,31 +1,196 @@
-"""MCPL §14.2–14.3: which channels each host has, and telling it (`channels/register`, `channels/changed`).
+"""MCPL §14: channels of one type as authors use them, which of them each host has, and the messages that come in.
 
 A channel that the author adds is shared by all hosts. One that a host opens belongs to its session alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+from defserve.binding.signature import name_of, where
 from defserve.core.call import Call
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.core.session import Session
-from defserve.errors import MethodNotFound, PeerError, UsageError
-from defserve.protocols.mcpl.channels.kind import ChannelKind
-from defserve.protocols.mcpl.channels.values import Channel
-from defserve.protocols.mcpl.peers import Peer
+from defserve.errors import InvalidParams, MethodNotFound, NoBackChannel, PeerError, Refused, UsageError
+from defserve.protocols.mcpl import peers
+from defserve.protocols.mcpl import peers as claude_channel
+from defserve.protocols.mcpl.channels.messages import (
+    MOST_CHANNELS,
+    OBSERVED_ONLY,
+    OBSERVING_VERBS,
+    VERB_USES,
+    Channel,
+    ChannelFunction,
+    ChannelKind,
+    Message,
+    MessageReceipt,
+    receipts,
+)
+from defserve.protocols.mcpl.peers import Peer, To, addressed, everyone, find, obstacle, on_its_loop
 from defserve.protocols.mcpl.policies import FeaturePolicy, LiveTerms, agreed, is_stateless
-from defserve.wire.jsonvalue import is_array, is_object
-from defserve.wire.messages import Params
+from defserve.protocols.mcpl.section import decorator
+from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, UnknownChannel
 
 if TYPE_CHECKING:
     import logging
 
-    from defserve.protocols.mcpl.feature import Feature
-    from defserve.protocols.mcpl.section import LiveServer
+    from defserve.protocols.mcpl.section import Feature, LiveServer
+
+
+INCOMING = "incoming"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ChannelDecorator:
+    """A decorator of a channel type: `@chat.publish`, `@chat.publish(timeout=5)`. Returns the function unchanged."""
+
+    __slots__ = ("_kind", "_verb")
+
+    def __init__(self, kind: ChannelType, verb: str) -> None:
+        self._kind, self._verb = kind, verb
+
+    # used bare: @chat.open
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+    # used with options: @chat.open(timeout=5)
+    @overload
+    def __call__(
+        self, /, *, timeout: float | None = None, scope: Callable[[Any], str] | None = None
+    ) -> Callable[[F], F]: ...
+    def __call__(
+        self, function: Any = None, /, *, timeout: float | None = None, scope: Callable[[Any], str] | None = None
+    ) -> Any:
+        if scope is not None and self._verb != "open":
+            raise UsageError(f"{self._verb} needs no scope: a channel's id is its label", fix="leave scope= out")
+        return decorator(function, lambda made: self._kind.declare(self._verb, made, timeout, scope))
+
+
+class ChannelType(ChannelKind):
+    """Channels of one type; made by `server.channels`.
+
+    Channels that the author adds are shared by all hosts. A channel that a host opens belongs to its session: no other
+    session can see, use or close it, and it is closed with the session. A host that closes a shared channel closes it
+    for itself.
+
+    Functions take what they need by name, besides Context and dependencies:
+
+    - `open(address, metadata)` returns a Channel. `address` is validated against its annotation. Raise
+      ChannelOpenFailed with a reason for the host. `scope` returns the label of an address, so that the host's scopes
+      are checked before anything is opened, and not only with the id that the channel gets.
+    - `close(channel)`, when a host closes a channel: one that it opened, or, for itself, a shared one. A channel that
+      a host opened is closed with its session, too. False leaves it open.
+    - `publish(channel, content, text, conversation_id, stream)` returns the message's id. False means undelivered.
+    - `observe(channel, content, text, conversation_id, inference_id)` sees what a host sends to a channel, and
+      `observe_chunks(channel, delta, index, conversation_id, inference_id)` sees it grow. They see channels of this
+      type, including the host's own. The type `*` sees all channels, `thinking` the model's thoughts.
+    - `history(channel, limit, before, since_last_seen)` returns the latest Messages of a channel that a host opens,
+      the oldest first, or a ChannelHistory. `before` is the id of a message, `since_last_seen` a bool.
+    - `acknowledge(channel, message_id, intent, value)` marks a message, such as with a reaction. It may return how the
+      service shows that, as text. False means that it did not.
+    - `typing(channel, active, metadata)` shows that the model writes, or has stopped.
+    """
+
+    def __init__(self, directory: ChannelDirectory, type: str, feature_set: Feature) -> None:
+        super().__init__(type, feature_set)
+        self._directory = directory
+        self.open = ChannelDecorator(self, "open")
+        self.close = ChannelDecorator(self, "close")
+        self.publish = ChannelDecorator(self, "publish")
+        self.observe = ChannelDecorator(self, "observe")
+        self.observe_chunks = ChannelDecorator(self, "observe_chunks")
+        self.acknowledge = ChannelDecorator(self, "acknowledge")
+        self.typing = ChannelDecorator(self, "typing")
+        self.history = ChannelDecorator(self, "history")
+
+    def declare(
+        self, verb: str, function: Callable[..., Any], timeout: float | None, scope: Callable[[Any], str] | None
+    ) -> None:
+        """Add the function for a verb. Raises UsageError for one that does not fit, and for a second one."""
+        if verb in self.functions:
+            raise UsageError(
+                f"{self.name} have a function for {verb} already: {self.functions[verb].function.signature.name}",
+                where=where(function),
+                fix=f"declare {name_of(function)} on channels of another type",
+            )
+        if self.type in OBSERVED_ONLY and verb not in OBSERVING_VERBS:
+            raise UsageError(
+                f"{self.name} can only be observed, not {verb}", where=where(function), fix="use @….observe"
+            )
+        self.functions[verb] = ChannelFunction(verb, function, self._directory.server.find_provider, timeout, scope)
+        self.feature_set.use(*VERB_USES.get(verb, ()))
+
+    # -- verbs -------------------------------------------------------------------------------------------
+
+    def add(self, channel: Channel) -> None:
+        """Offer a channel to all hosts, also while serving. They are told. From any thread."""
+        if self.type in OBSERVED_ONLY:
+            raise UsageError(f"{self.name} can only be observed", fix="declare channels of a type of your own")
+        self._directory.add(self, _check_channel(channel))
+
+    def remove(self, id: str) -> None:
+        """Take back a channel that was added. Hosts are told. From any thread."""
+        self._directory.remove(self, id)
+
+    def update(self, channel: Channel) -> None:
+        """Change the description of a channel that was added or opened. Its hosts are told. From any thread."""
+        self._directory.update(self, _check_channel(channel))
+
+    async def incoming(self, messages: Message | Sequence[Message], *, to: To = None) -> list[MessageReceipt]:
+        """Deliver messages to the hosts that have their channels. Returns one receipt each, in order.
+
+        Inside a call or handler, that is its session. Outside, a message goes to the only session that has its channel
+        (for a Channel with an address: the one with that address; else any channel with that id). If several have it,
+        `to` says which: a session, a principal, or `everyone`, which returns a receipt from each. Raises AmbiguousPeer,
+        FeatureDisabled, ChannelNotPermitted if the host's scopes forbid the channel, UnknownChannel, PeerError, and
+        NoBackChannel if nobody can be reached and the set has no `inbox`.
+        """
+
+        given = [messages] if isinstance(messages, Message) else messages
+        await find(self._directory.server, to)
+        if to is everyone and (others := self._directory.server.others) is not None:
+            others.publish(INCOMING, [self.type, [message.written() for message in given]])
+        return await MessageDelivery(self._directory, self, given, to).deliver()
+
+    async def host_channels(self, *, to: To = None) -> list[Channel]:
+        """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
+        verb, told = "host_channels", list[Channel]()
+        await find(self._directory.server, to)
+        for peer in addressed(
+            self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels.register")
+        ):
+            asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
+            told += _channels_in(await on_its_loop(peer.session, asking))
+        return told
+
+
+def _check_channel(channel: object) -> Channel:
+    if isinstance(channel, Channel):
+        return channel
+    fix = f'Channel("{channel}")' if isinstance(channel, str) else 'Channel("discord:#general", "#general")'
+    raise UsageError(f"{channel!r:.80} is not a channel", fix=fix)
+
+
+def _channels_in(answer: Any) -> list[Channel]:
+    """A host's answer to `channels/list`. Raises PeerError for one that is no list of channels."""
+    channels = answer.get("channels") if is_object(answer) else None
+    try:
+        if not is_array(channels):
+            raise InvalidParams("channels must be a list")
+        return [Channel.read(one) for one in channels[:MOST_CHANNELS]]
+    except InvalidParams as error:
+        raise PeerError(f"the host's answer to channels/list has the wrong shape: {error.message}", code=0) from None
+
+
+# -- MCPL §14.2–14.3: which channels each host has, and telling it (`channels/register`, `channels/changed`).
+#
+# A channel that the author adds is shared by all hosts. One that a host opens belongs to its session alone.
+
 
 CHANGED = "channels/changed"
+
 # How what is kept of a session is named.
 REGISTERED, OPENED, CLOSED, REFUSED = "registered", "opened:", "closed:", "refused:"
 KEPT = (OPENED, CLOSED, REFUSED)
@@ -258,3 +423,138 @@ def _registers(live: LiveTerms) -> bool:
     found = live.offered.get("channels")
     is_refused = not live.vocabulary.by_grant and is_object(found) and found.get("register") is False
     return live.offers("channels.register") and not is_refused
+
+
+# -- MCPL §14.3: `channels/incoming`. Messages go to the hosts that have their channels, in order and in batches.
+
+
+INCOMING_METHOD = "channels/incoming"
+BATCH = 100
+
+
+class PeerMessages(NamedTuple):
+    """The messages for one peer, by their position among all."""
+
+    peer: peers.Peer
+    messages: dict[int, Message]
+
+
+class MessageDelivery:
+    """Delivers messages of one type's channels. If one of them cannot be sent to anybody, nothing is sent."""
+
+    def __init__(
+        self, directory: ChannelDirectory, kind: ChannelKind, messages: Sequence[Message], to: peers.To
+    ) -> None:
+        self.directory, self.kind, self.to = directory, kind, to
+        self.wires = [_check_message(message).wire() for message in messages]
+        self.to_send: dict[Session, PeerMessages] = {}
+        self.to_keep: dict[int, str | None] = {}
+        known: dict[str | int, tuple[list[peers.Peer], tuple[str | None, ...]]] = {}
+        for place, message in enumerate(messages):
+            key = message.channel if isinstance(message.channel, str) else id(message.channel)
+            if key not in known:
+                known[key] = self._readers(message)
+            found, inbox_readers = known[key]
+            for reader in inbox_readers:
+                self.to_keep[place] = reader
+            for peer in found:
+                self.to_send.setdefault(peer.session, PeerMessages(peer, {})).messages[place] = message
+
+    def _readers(self, message: Message) -> tuple[list[peers.Peer], tuple[str | None, ...]]:
+        """The peers that are sent a message, and the readers whose inbox keeps it: a principal, or None for all."""
+        inbox, shared = self.kind.feature_set.inbox, message.channel_id in self.directory.shared
+        try:
+            found = peers.addressed(
+                self.directory.server, "incoming", self.to, lambda peer: self._obstacle(message, peer)
+            )
+        except NoBackChannel:
+            reader = peers.inbox_reader(self.to)
+            if inbox is None or reader is None or not shared:
+                raise
+            return [], (reader,)
+        return found, (None,) if self.to is peers.everyone and inbox is not None and shared else ()
+
+    async def deliver(self) -> list[MessageReceipt]:
+        """A receipt for each message and reader, in the order of the messages. Raises the first obstacle."""
+        import asyncio
+
+        placed = [(place, self._keep(place, reader)) for place, reader in self.to_keep.items()]
+        work = [self._deliver(for_peer) for for_peer in self.to_send.values()]
+        for sent in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(sent, BaseException):
+                raise sent
+            placed += sent
+        return [receipt for _, receipt in sorted(placed, key=lambda pair: pair[0])]
+
+    def _keep(self, place: int, reader: str | None) -> MessageReceipt:
+        inbox, wire = self.kind.feature_set.inbox, self.wires[place]
+        assert inbox is not None
+        inbox.keep({"featureSet": self.kind.feature_set.name, **wire}, reader)
+        return MessageReceipt(wire["messageId"], True, inbox=inbox.uri)
+
+    async def _deliver(self, for_peer: PeerMessages) -> list[tuple[int, MessageReceipt]]:
+        session, found = for_peer.peer.session, list[tuple[int, MessageReceipt]]()
+        places = list(for_peer.messages)
+        for start in range(0, len(places), BATCH):
+            batch = places[start : start + BATCH]
+            try:
+                sent = await peers.on_its_loop(session, self._send(for_peer, batch))
+            except (PeerError, Refused) as error:
+                if self.to is not peers.everyone:
+                    raise
+                # One host of many that refuses must not hide the receipts of the others.
+                sent = [MessageReceipt(self.wires[p]["messageId"], False, None, str(error), session) for p in batch]
+            found += zip(batch, sent, strict=True)
+        return found
+
+    async def _send(self, for_peer: PeerMessages, batch: list[int]) -> list[MessageReceipt]:
+        peer, wires = for_peer.peer, [self.wires[place] for place in batch]
+        for place in batch:  # the host may have changed its policy in the meantime
+            if (problem := self._obstacle(for_peer.messages[place], peer)) is not None:
+                raise problem
+        if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
+            limit = peer.session.composition.limits.callback
+            told = wires if peer.live is not None and peer.live.vocabulary.tags else [_untagged(wire) for wire in wires]
+            answer = await peer.try_request("channels.incoming", INCOMING_METHOD, {"messages": told}, timeout=limit)
+            return receipts(wires, answer, peer.session)
+        for wire in wires:
+            claude_channel.notify_claude(peer, _as_event(self.kind, wire))
+        return receipts(wires, {}, peer.session)
+
+    def _obstacle(self, message: Message, peer: peers.Peer) -> Exception | None:
+        """Why a message cannot be sent to a host."""
+        problem = peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming")
+        if problem is not None and not claude_channel.can_notify_claude(peer, self.kind.feature_set, problem):
+            return problem
+        view = peer.session.peek(SessionChannels)
+        held = self.directory.held(view, message.channel_id)
+        if held is None or held.kind is not self.kind:
+            return UnknownChannel(message.channel_id)
+        if not isinstance(message.channel, str) and not held.channel.is_same_place(message.channel):
+            return UnknownChannel(message.channel_id)
+        is_refused = view is not None and message.channel_id in view.refused
+        permitted = not is_refused and self.kind.permits(peer.policy, message.channel_id)
+        return None if permitted else ChannelNotPermitted(message.channel_id)
+
+
+def _as_event(kind: ChannelKind, wire: Params) -> Params:
+    """A message as it would be pushed."""
+    author: Params = wire["author"]
+    origin = {"channel_id": wire["channelId"], "author_id": author["id"], "author": author["name"]}
+    return {
+        "featureSet": kind.feature_set.name,
+        "eventId": wire["messageId"],
+        "timestamp": wire["timestamp"],
+        "origin": origin | ({"thread_id": wire["threadId"]} if "threadId" in wire else {}),
+        "payload": {"content": wire["content"]},
+    }
+
+
+def _untagged(wire: Params) -> Params:
+    return {member: value for member, value in wire.items() if member != "tags"}
+
+
+def _check_message(message: object) -> Message:
+    if isinstance(message, Message):
+        return message
+    raise UsageError(f"incoming: {message!r:.80} is not a message", fix='Message(channel, "text", author=Author("u1"))')

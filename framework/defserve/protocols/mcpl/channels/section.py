@@ -1,7 +1,7 @@
 """MCPL §14.3: what hosts do with channels: list, open, close and publish, and let them be observed.
 
 What a host opens belongs to its session. Without a session, only shared channels can be opened, published to and
-listed.
+listed. What concerns one channel is done one at a time.
 """
 
 from __future__ import annotations
@@ -9,33 +9,46 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Call
-from defserve.core.profile import mask
+from defserve.core.json_values import is_object
+from defserve.core.messages import Params
+from defserve.core.peer import mask
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageError
-from defserve.protocols.mcp.params import text
+from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcpl import content, peers
-from defserve.protocols.mcpl.channels.directory import ChannelDirectory, HeldChannel, SessionChannels, channels_of
-from defserve.protocols.mcpl.channels.handlers import BlockingOpen, ChannelFunction
-from defserve.protocols.mcpl.channels.incoming import MessageDelivery
-from defserve.protocols.mcpl.channels.kind import OBSERVING_VERBS, THINKING, ChannelKind
-from defserve.protocols.mcpl.channels.queues import ChannelQueues
-from defserve.protocols.mcpl.channels.reactions import acknowledge, read_history, show_typing
-from defserve.protocols.mcpl.channels.type import ChannelType
-from defserve.protocols.mcpl.channels.values import MOST_CHANNELS, Channel, Message
-from defserve.protocols.mcpl.current import call_of_notification
-from defserve.protocols.mcpl.errors import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
-from defserve.protocols.mcpl.policies import policy
+from defserve.protocols.mcpl.channels.directory import (
+    ChannelDirectory,
+    ChannelType,
+    HeldChannel,
+    MessageDelivery,
+    SessionChannels,
+    channels_of,
+)
+from defserve.protocols.mcpl.channels.messages import (
+    MOST_CHANNELS,
+    MOST_HISTORY,
+    OBSERVING_VERBS,
+    THINKING,
+    BlockingOpen,
+    Channel,
+    ChannelFunction,
+    ChannelHistory,
+    ChannelKind,
+    Message,
+)
+from defserve.protocols.mcpl.peers import call_of_notification
+from defserve.protocols.mcpl.policies import policy, vocabulary
 from defserve.protocols.mcpl.section import LiveServer, Section
-from defserve.wire.messages import Params
+from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.feature import Feature
+    from defserve.protocols.mcpl.section import Feature
 
 
 class ChannelSection(Section):
@@ -190,11 +203,11 @@ class ChannelSection(Section):
 
     async def _found(self, call: Call, params: Params) -> tuple[HeldChannel, bool]:
         """The channel to open, and whether it was opened just now. Raises the reason if there is none."""
-        view, id = channels_of(call), text(params, "channelId") if params.get("channelId") is not None else None
+        view, id = channels_of(call), read_text(params, "channelId") if params.get("channelId") is not None else None
         is_known = id is not None and self.directory.held(view, id, even_closed=True) is not None
         if id is not None and (is_known or params.get("type") is None):
             return self._usable(call, id, even_closed=True), False
-        if (kind := self.directory.types.get(text(params, "type"))) is None:
+        if (kind := self.directory.types.get(read_text(params, "type"))) is None:
             raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
         kind.feature_set.require(call)
         address = params.get("address")
@@ -261,7 +274,7 @@ class ChannelSection(Section):
 
     async def close(self, call: Call, params: Params) -> Params:
         """`channels/close`. A shared channel is closed for this host only."""
-        id, view = text(params, "channelId"), channels_of(call)
+        id, view = read_text(params, "channelId"), channels_of(call)
         async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
             if (held := self.directory.held(view, id)) is None:
                 raise UnknownChannel(id)
@@ -321,7 +334,7 @@ class ChannelSection(Section):
 
     async def publish(self, call: Call, params: Params) -> Params:
         """`channels/publish` as a request. The answer comes after the author's function has delivered the message."""
-        id = text(params, "channelId")
+        id = read_text(params, "channelId")
         async with call.session.local(ChannelQueues).turn(("publish", id)):
             return await self._publish(call, id, params)
 
@@ -351,14 +364,14 @@ class ChannelSection(Section):
 
     async def acknowledge(self, call: Call, params: Params) -> Params:
         """`channels/acknowledge`: mark a message."""
-        return await acknowledge(call, self._usable(call, text(params, "channelId")), params)
+        return await acknowledge(call, self._usable(call, read_text(params, "channelId")), params)
 
     async def typing(self, session: Session, params: Params) -> None:
         """`channels/typing`: the model writes, or has stopped."""
         await _run_unanswered(session, "channels/typing", params, self._typed)
 
     async def _typed(self, call: Call, params: Params) -> None:
-        id = text(params, "channelId")
+        id = read_text(params, "channelId")
         async with call.session.local(ChannelQueues).turn(("typing", id)):
             await show_typing(call, self._usable(call, id), params)
 
@@ -373,7 +386,7 @@ class ChannelSection(Section):
         await _run_unanswered(session, "channels/outgoing/chunk", params, partial(self._observed, "observe_chunks"))
 
     async def _observed(self, verb: str, call: Call, params: Params) -> None:
-        id, read = text(params, "channelId"), _content if verb == "observe" else _chunk
+        id, read = read_text(params, "channelId"), _content if verb == "observe" else _chunk
         async with call.session.local(ChannelQueues).turn(("observe", id)):
             for kind, channel in self._observers(call, verb, id):
                 await kind.functions[verb].run(call, kind, read(channel, params))
@@ -393,7 +406,7 @@ def _is_thinking(id: str) -> bool:
 
 
 def _content(channel: Channel, params: Params) -> dict[str, Any]:
-    parts = content.read(params.get("content"))
+    parts = content.read_content(params.get("content"))
     said = "".join(part.text for part in parts if isinstance(part, content.Text))
     return {"channel": channel, "content": parts, "text": said, **_about(params)}
 
@@ -402,7 +415,7 @@ def _chunk(channel: Channel, params: Params) -> dict[str, Any]:
     index = params.get("index")
     if not isinstance(index, int):
         raise InvalidParams("Invalid params: index must be an integer")
-    return {"channel": channel, "delta": text(params, "delta"), "index": index, **_about(params)}
+    return {"channel": channel, "delta": read_text(params, "delta"), "index": index, **_about(params)}
 
 
 def _about(params: Params) -> dict[str, Any]:
@@ -430,3 +443,122 @@ def _log_failure(call: Call, error: Exception) -> None:
         logging.getLogger("defserve").warning("%s: %s", call.title, error)
     else:
         mask(call, error)
+
+
+# -- MCPL 0.5 §14: what hosts do with the messages of a channel: read its history, acknowledge one, show typing.
+#
+# The shapes are those of the hosts in use; the draft only names the capabilities.
+
+
+TYPING = ("start", "stop")
+
+
+async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
+    """The latest messages of a channel, if the host wants them and the author can tell. Raises ChannelOpenFailed."""
+    function = held.kind.functions.get("history")
+    if not is_object(wanted) or function is None:
+        return {}
+    limit, before = wanted.get("limit"), wanted.get("beforeMessageId")
+    most = min(limit, MOST_HISTORY) if type(limit) is int and limit >= 0 else MOST_HISTORY
+    values = {
+        "channel": held.channel,
+        "limit": most,
+        "before": before if isinstance(before, str) else None,
+        "since_last_seen": wanted.get("sinceLastSeen") is True,
+    }
+    try:
+        found = await function.run(call, held.kind, values)
+        told = found if isinstance(found, ChannelHistory) else ChannelHistory(found)
+        messages = [_checked(message).wire(tags=vocabulary(call).tags) for message in told.messages]
+    except LiveRefusal:
+        raise
+    except (ToolError, Refused, PeerError) as error:
+        raise ChannelOpenFailed(error.message) from error
+    except Exception as error:
+        raise ChannelOpenFailed(mask(call, error)) from error
+    is_cut = told.truncated or len(messages) > most
+    return {"history": messages[len(messages) - most :] if is_cut and most else messages[:most]} | (
+        {"historyTruncated": True} if is_cut else {}
+    )
+
+
+async def acknowledge(call: Call, held: HeldChannel, params: Params) -> Params:
+    """What became of an acknowledgement."""
+    values: dict[str, Any] = {
+        "channel": held.channel,
+        "message_id": read_text(params, "messageId"),
+        "intent": read_text(params, "intent"),
+        "value": params.get("value"),
+    }
+    if (function := held.kind.functions.get("acknowledge")) is None:
+        return {"acknowledged": False, "reason": f"{held.kind.name} have no acknowledgements"}
+    try:
+        outcome = await function.run(call, held.kind, values)
+    except (ToolError, Refused, PeerError) as error:
+        return {"acknowledged": False, "reason": error.message}
+    shown = {"representation": outcome} if isinstance(outcome, str) else {}
+    return {"acknowledged": outcome is not False, **shown}
+
+
+async def show_typing(call: Call, held: HeldChannel, params: Params) -> None:
+    """Tell the author's function that the model writes, or has stopped. Raises InvalidParams."""
+    op, metadata = params.get("op", "start"), params.get("metadata")
+    if op not in TYPING:
+        raise InvalidParams(f"Invalid params: op must be one of {', '.join(TYPING)}")
+    if (function := held.kind.functions.get("typing")) is not None:
+        values = {"channel": held.channel, "active": op == "start", "metadata": metadata if is_object(metadata) else {}}
+        await function.run(call, held.kind, values)
+
+
+def _checked(message: object) -> Message:
+    if not isinstance(message, Message):
+        raise TypeError(f"a history has {message!r:.80}, not a Message")
+    return message
+
+
+# -- MCPL §14.3: what concerns one channel is done one at a time, in the order in which it came.
+
+
+# For one session: notifications that wait for earlier ones.
+MOST_WAITING = 1_000
+
+
+class ChannelQueues:
+    """The queues of one session."""
+
+    __slots__ = ("waiting", "_tails")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self._tails: dict[Hashable, asyncio.Future[None]] = {}
+
+    def __len__(self) -> int:
+        """How many queues have work."""
+        return len(self._tails)
+
+    @property
+    def full(self) -> bool:
+        return self.waiting >= MOST_WAITING
+
+    @asynccontextmanager
+    async def turn(self, queue: Hashable) -> AsyncGenerator[None]:
+        """Wait for everything that came earlier in this queue."""
+        before, mine = self._tails.get(queue), asyncio.get_running_loop().create_future()
+        self._tails[queue] = mine
+        self.waiting += 1
+
+        def end(_: object = None) -> None:
+            mine.set_result(None)
+            if self._tails[queue] is mine:
+                del self._tails[queue]
+
+        try:
+            if before is not None:
+                await asyncio.wait((before,))
+            yield
+        finally:
+            self.waiting -= 1
+            if before is None or before.done():
+                end()
+            else:  # cancelled while it waited: those behind it keep waiting for the one before
+                before.add_done_callback(end)

@@ -2,8 +2,4 @@
 
 A call works on a value of its own; the change is kept if the call succeeds, and is lost otherwise. An id is never
 authority: a checkpoint is found only in its owner's tree. What a host sends is checked, never trusted.
-
-May import: `auth.authority`, `auth.principals`, `binding`, `core`, `stores`, `wire`, `protocols.mcp`,
-`protocols.mcpl.current`, `protocols.mcpl.errors`, `protocols.mcpl.feature`, `protocols.mcpl.peers`,
-`protocols.mcpl.policies`, `protocols.mcpl.section`.
 """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
-from defserve.binding.annotations import peel, spelled
 from defserve.binding.injection import Dependency
+from defserve.binding.signature import peel, spelled
 from defserve.errors import UsageError
+from defserve.limits import Limits
 
 if TYPE_CHECKING:
     from defserve.binding.signature import Signature
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from defserve.core.extension import Extension
     from defserve.protocols.mcp.function import FindProvider
     from defserve.protocols.mcpl.state.states import States
+    from defserve.stores.identity import ServerIdentity, ServerStore
+
 
 T = TypeVar("T")
 
@@ -27,12 +30,6 @@ class _Mark:
         """The provider of a parameter that this marks, among the extensions of its server. Raises UsageError."""
         mcpl: Any = next((extension for extension in extensions if extension.name == "mcpl"), None)
         return provider(mcpl, annotation)
-
-
-MARK: Final = _Mark()
-
-State = Annotated[T, MARK]
-"""`book: State[Notebook]` is a `Notebook` for this call alone. It is kept if the call succeeds."""
 
 
 class WorkingState:
@@ -82,6 +79,12 @@ def provider(mcpl: DeclaresStates | None, annotation: Any) -> StateProvider | No
     raise UsageError(f"State[{name}] is kept by {sets}", fix=f"say which: Annotated[{name}, the_state]")
 
 
+MARK: Final = _Mark()
+
+State = Annotated[T, MARK]
+"""`book: State[Notebook]` is a `Notebook` for this call alone. It is kept if the call succeeds."""
+
+
 def states_in(signature: Signature) -> set[States[Any]]:
     """The states that a function takes, itself or through its dependencies."""
     return {states for injected in signature.injected for states in _states(injected.provider)}
@@ -105,3 +108,18 @@ def without_state(find_provider: FindProvider) -> FindProvider:
         return found
 
     return find
+
+
+# -- What MCPL keeps state with: the server's store, its secret and its limits.
+
+
+class StateStorage(NamedTuple):
+    """`store` None means the memory of this process. If `secret` returns None, a secret is kept in the store.
+
+    `identity` says which server's state it is.
+    """
+
+    store: ServerStore | None
+    secret: Callable[[], bytes | None]
+    limits: Limits
+    identity: Callable[[], ServerIdentity]

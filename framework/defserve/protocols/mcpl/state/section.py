@@ -1,34 +1,59 @@
-"""MCPL §8: the states of a server's sets, where they are kept, and the stage that holds one for a call."""
+"""MCPL §8: the states of a server's sets, the stage that holds one for a call, and `state/rollback`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from defserve.auth.authority import REMEDY, is_stranger
+from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Next
+from defserve.core.messages import Params
+from defserve.core.peer import mask
 from defserve.core.session import Session
-from defserve.errors import InvalidParams, Refused, UsageError
-from defserve.protocols.mcp.params import text
-from defserve.protocols.mcpl.errors import UnknownFeatureSet
+from defserve.errors import InvalidParams, Refused, ToolError, UsageError
+from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcpl.peers import CURRENT
 from defserve.protocols.mcpl.section import LiveServer, Section
-from defserve.protocols.mcpl.state.binding import states_in
-from defserve.protocols.mcpl.state.call import NewCheckpoint, StateHold
-from defserve.protocols.mcpl.state.owner import SessionOwner, branches_owner, session_owner
-from defserve.protocols.mcpl.state.rollback import RollbackHandler, roll_back
-from defserve.protocols.mcpl.state.states import StateOptions, States
-from defserve.protocols.mcpl.state.wire import checkpoint_in, state_fields, tell
-from defserve.stores.checkpoints.secret import checkpoint_secret, find_old_secret
-from defserve.stores.checkpoints.store import CheckpointStore
-from defserve.stores.checkpoints.tree import TreeKey
+from defserve.protocols.mcpl.state.binding import WorkingState, states_in
+from defserve.protocols.mcpl.state.ownership import (
+    SessionOwner,
+    StateUnowned,
+    TreeLock,
+    add_state,
+    branches_of,
+    branches_owner,
+    checkpoint_in,
+    find_shared_start,
+    find_start,
+    may_move_shared,
+    owner_of,
+    session_owner,
+    state_fields,
+    state_params,
+    with_proof_of,
+)
+from defserve.protocols.mcpl.state.states import StateOptions, States, translate_missing
+from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused, UnknownFeatureSet
+from defserve.stores.checkpoints.checkpoint_store import (
+    CheckpointStore,
+    Commit,
+    HeldCheckpoint,
+    checkpoint_secret,
+    find_old_secret,
+)
+from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointDraft, CheckpointGone, TreeKey
 from defserve.stores.identity import server_store
 from defserve.stores.store import Store
-from defserve.wire.messages import Params
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.feature import Feature, FeatureBinding
-    from defserve.protocols.mcpl.state.storage import StateStorage
+    from defserve.protocols.mcpl.section import Feature, FeatureBinding
+    from defserve.protocols.mcpl.state.binding import StateStorage
+
 
 FACET: Final = "mcpl.state"
 
@@ -109,11 +134,11 @@ class StateSection(Section):
         result = await following(call, params)
         new = call.peek(NewCheckpoint)
         if new is not None and new.made is not None:
-            tell(call, *new.made, result)
+            add_state(call, *new.made, result)
         return result
 
     async def rollback(self, call: Call, params: Params) -> Params:
-        name, checkpoint = text(params, "featureSet"), checkpoint_in(params)
+        name, checkpoint = read_text(params, "featureSet"), checkpoint_in(params)
         if (feature_set := self.server.sets.get(name)) is None:
             raise UnknownFeatureSet(name)
         feature_set.require(call)
@@ -176,3 +201,223 @@ class StateSection(Section):
             for store in stores:
                 if not self._opened[store]:
                     await store.close()
+
+
+# -- A state held for one call, with or without MCPL: the call's value is kept if the call succeeds, dropped otherwise.
+
+
+async def uninterrupted(call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    """Do something to its end, even if the call is cancelled. The cancellation takes effect afterwards."""
+    task = cast("asyncio.Task[Any]", call.engine.spawn(work))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        raise
+
+
+class NewCheckpoint:
+    """The checkpoint that a call has made, if it made one."""
+
+    made: tuple[States[Any], Commit] | None = None
+
+
+class StateHold:
+    """The hold stage of one call."""
+
+    __slots__ = (
+        "_states", "_call", "_lock", "_trees", "_held", "_own", "_branches", "_moves_head", "_before", "_value",
+    )  # fmt: skip
+
+    def __init__(self, states: States[Any], call: Call) -> None:
+        self._states, self._call = states, call
+        self._lock: TreeLock | None = None
+        self._trees: CheckpointStore | None = None
+        self._held: HeldCheckpoint | None = None
+        self._own: TreeKey | None = None  # of the caller's branches, if all callers share the state
+        self._branches, self._moves_head = False, True
+        self._before, self._value = b"", None
+
+    async def __aenter__(self) -> None:
+        call, states = self._call, self._states
+        brought, owner = state_params(call), owner_of(call, states.per)
+        if brought.has_content and states.mode == "opaque":  # hosts never see its content
+            raise StateRefused(
+                "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
+            )
+        if not (owner.has_head or brought.names):
+            raise StateUnowned
+        key = TreeKey(states.name, owner.id)
+        if states.concurrency == "serial":
+            self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)
+        try:
+            self._trees = trees = await states.trees()
+            is_elsewhere = brought.starts_elsewhere
+            if owner.is_shared:
+                branches = branches_of(call)
+                self._held = held = await find_shared_start(trees, key, branches, brought, call)
+                self._own = TreeKey(states.name, branches.id)
+                is_elsewhere = is_elsewhere and not (held.key == key and held.is_head)
+                self._moves_head = not is_elsewhere
+            else:
+                self._held = held = await find_start(trees, key, brought, call, has_head=owner.has_head)
+            self._branches = is_elsewhere or not owner.has_head or states.concurrency == "branch"
+            states.require_proof(call, held)
+            with states.fitting():
+                self._value, self._before = states.values.take(held.before)
+        except CheckpointGone as gone:
+            await self._release()
+            raise CheckpointNotFound(gone.data["checkpoint"]) from None
+        except BaseException:
+            await self._release()
+            raise
+        working = call.local(WorkingState)
+        working.states, working.value = states, self._value
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            over = kind is not None or self._call.stopped or self._call.settled
+            made = None if over else self._made()
+        except BaseException:
+            await self._release()
+            raise
+        if made is None:
+            await self._release()
+        else:
+            await uninterrupted(self._call, self._commit(*made))
+
+    def _made(self) -> tuple[CheckpointDraft, Any] | None:
+        """What to keep, and a value of it for the next call; None if nothing has changed.
+
+        Raises TypeError for a value that could not be read again.
+        """
+        states, held, trees = self._states, self._held, self._trees
+        assert held is not None and trees is not None
+        text = states.values.dump(self._value)
+        if text == self._before:
+            return None
+        states.refuse_integers(text)
+        draft = trees.draft(held, text)
+        if draft.is_same:
+            return None  # the same content in another order
+        try:
+            return draft, states.values.read(draft.content)
+        except ValueError as error:
+            raise TypeError(f"a tool left {states!r} in a form that its model refuses: {error}") from None
+
+    async def _commit(self, draft: CheckpointDraft, value: Any) -> None:
+        """Keep the change, and only then let the next call in."""
+        assert self._held is not None and self._trees is not None
+        held = with_proof_of(self._call, self._held)
+        if self._own is not None and not may_move_shared(self._call, held):
+            self._branches, self._moves_head = True, False
+        try:
+            if self._own is not None and not self._moves_head and held.key != self._own:
+                held = await self._trees.hold_for(self._own, held)
+            commit = await self._trees.commit(held, draft, branch=self._branches, moves_head=self._moves_head)
+            self._states.values.give(draft.content, value)
+        finally:
+            await self._release()
+        self._call.local(NewCheckpoint).made = self._states, commit
+
+    async def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await lock.release()
+
+
+# -- MCPL §8.5–8.7: state/rollback. The author's undo runs first. If it fails, nothing changes.
+
+
+UNPROVED_SHARED: Final = (
+    "All callers share this state, and a caller brought a part of that checkpoint, or version 0.1.0 kept it. An "
+    "operator can roll back to it with defserve state rollback"
+)
+
+ON_A_BRANCH: Final = (
+    "All callers share this state, and that checkpoint is on a branch of your own, which they do not see. Calls can "
+    "start there. An operator can put its content into the shared state: defserve state branch STORE CHECKPOINT "
+    "--content FILE"
+)
+
+
+class RollbackTarget:
+    """The checkpoint that a rollback leads to."""
+
+    checkpoint: Checkpoint | None = None
+
+
+class RollbackHandler:
+    """An author's function, `(to: Checkpoint)`. `owner` is its server. Raises UsageError if it could not be called."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: Callable[..., Any], find_provider: FindProvider, owner: object) -> None:
+        self.function = Function(function, lambda kind: _target if kind is Checkpoint else find_provider(kind))
+        self.owner = owner
+        signature = self.function.signature
+        if signature.parameters:
+            raise UsageError(
+                f"{self.name}: a rollback has no value for the parameter {signature.parameters[0].name!r}",
+                where=signature.where,
+                fix="annotate it: `to: Checkpoint`, or drop it",
+            )
+
+    @property
+    def name(self) -> str:
+        return self.function.signature.name
+
+    async def run(self, call: Call, to: Checkpoint, seconds: float) -> str | None:
+        """Why it could not be undone; None if it was."""
+        call.local(RollbackTarget).checkpoint = to
+        try:
+            await self.function.run(call, {}, seconds)
+        except (Refused, ToolError) as refused:
+            return refused.message
+        except Exception as error:
+            return mask(call, error)
+        return None
+
+
+async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHandler | None) -> Params:
+    """Undo what came after a checkpoint and make it the head. Raises CheckpointNotFound."""
+    CURRENT.set(call)
+    call.subject = undo
+    owner = owner_of(call, states.per)
+    key = TreeKey(states.name, owner.id)
+    trees, limits = await states.trees(), call.session.composition.limits
+    lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
+    try:
+        with translate_missing():
+            try:
+                held = await trees.hold(key, id)
+            except CheckpointGone:
+                if not owner.is_shared:
+                    raise
+                await trees.hold(TreeKey(states.name, branches_of(call).id), id)
+                return {"checkpoint": id, "success": False, "reason": ON_A_BRANCH}
+            to = held.checkpoint
+            if owner.is_shared and (refused := _refuse_shared(call, held)) is not None:
+                return {"checkpoint": id, "success": False, "reason": refused}
+            reason = await undo.run(call, to, limits.tool) if undo is not None and to is not None else None
+            if reason is not None:
+                return {"checkpoint": id, "success": False, "reason": reason}
+            # The author's undo is done: the state must follow, even if the call is cancelled, or if the checkpoint is
+            # no longer retained.
+            await uninterrupted(call, trees.return_to(held))
+    finally:
+        if lock is not None:
+            await lock.release()
+    return {"checkpoint": id, "success": True}
+
+
+def _refuse_shared(call: Call, held: HeldCheckpoint) -> str | None:
+    """Why this caller may not make a checkpoint the head of everyone's state; None if it may."""
+    if isinstance(call.identity, Principal) and is_stranger(call.identity):
+        return f"All callers share this state, and a caller without a verified identity cannot undo it: {REMEDY}"
+    return None if held.verified else UNPROVED_SHARED
+
+
+def _target(call: Call) -> Checkpoint | None:
+    return call.local(RollbackTarget).checkpoint

@@ -8,31 +8,49 @@ for checkpoint in await notebooks.checkpoints():        # inside a call: the cal
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+import re
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
+from pydantic_core import from_json, to_json
+
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.errors import UsageError, no_attribute
-from defserve.protocols.mcpl.current import CURRENT
-from defserve.protocols.mcpl.errors import CheckpointNotFound, StateRefused
+from defserve.errors import NoBackChannel, PeerError, UsageError, no_attribute
+from defserve.protocols.mcpl.peers import CURRENT, Peer, on_its_loop
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
-from defserve.protocols.mcpl.state.integers import BigIntegers
-from defserve.protocols.mcpl.state.locks import TreeLocks
-from defserve.protocols.mcpl.state.owner import EVERYONE, Per, StateUnowned, branches_of, owner_of, session_owner
-from defserve.protocols.mcpl.state.proof import is_for_dangerous, note_reading
-from defserve.protocols.mcpl.state.values import StateValues, summary
-from defserve.stores.checkpoints.diffs import Op, diff
-from defserve.stores.checkpoints.store import CheckpointStore, HeldCheckpoint
-from defserve.stores.checkpoints.tree import Checkpoint, CheckpointGone, Retention, TreeKey
-from defserve.stores.checkpoints.tree import branches as ends
+from defserve.protocols.mcpl.state.ownership import (
+    EVERYONE,
+    LONGEST_ID,
+    Per,
+    SentCheckpoints,
+    StateUnowned,
+    TreeLocks,
+    branches_of,
+    is_for_dangerous,
+    may_move_shared,
+    note_reading,
+    owner_of,
+    session_owner,
+    with_proof_of,
+)
+from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused
+from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, Commit, HeldCheckpoint
+from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, Retention, TreeKey
+from defserve.stores.checkpoints.checkpoint_tree import branches as ends
+from defserve.stores.checkpoints.json_patches import Op, diff
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from defserve.core.call import Call
-    from defserve.protocols.mcpl.feature import Feature
-    from defserve.protocols.mcpl.section import LiveServer
-    from defserve.protocols.mcpl.state.updates import HostCheckpoint
+    from defserve.protocols.mcpl.section import Feature, LiveServer
+    from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent
     from defserve.stores.store import Store
+
 
 M = TypeVar("M")
 
@@ -184,13 +202,12 @@ class States(Generic[M]):
         has seen a state that is not `proved`, the new checkpoint is not proved either. Raises StateRefused for a value
         that cannot be kept, and if such a call would change what all callers share.
         """
-        from defserve.protocols.mcpl.state.updates import changed, tell_hosts
 
         call = CURRENT.get()
         working = call.peek(WorkingState) if call is not None else None
         if working is not None and working.states is self:
             raise UsageError(f"{self!r} is held by this call", fix="change the value that the tool was given")
-        made = await changed(self, self._key(owner), change, call)
+        made = await change_state(self, self._key(owner), change, call)
         if made is None:
             return None
         await tell_hosts(self, made, self._sessions(owner))
@@ -198,7 +215,6 @@ class States(Generic[M]):
 
     async def of_host(self, session: Session) -> HostCheckpoint[M]:
         """Where a host is in this state, and the value that it keeps. Raises NoBackChannel if it keeps none."""
-        from defserve.protocols.mcpl.state.updates import host_checkpoint
 
         return await host_checkpoint(self, session)
 
@@ -256,7 +272,7 @@ class States(Generic[M]):
     async def _hold(self, owner: str | Session | None, id: str | None) -> HeldCheckpoint:
         """A checkpoint, or the head. Raises CheckpointNotFound."""
         trees, key = await self.trees(), self._key(owner, names=id is not None)
-        with found():
+        with translate_missing():
             try:
                 return await trees.hold(key, id)
             except CheckpointGone:
@@ -290,7 +306,7 @@ class States(Generic[M]):
 
 
 @contextmanager
-def found() -> Generator[None]:
+def translate_missing() -> Generator[None]:
     """Inside, a checkpoint that is not there raises CheckpointNotFound."""
     try:
         yield
@@ -300,3 +316,256 @@ def found() -> Generator[None]:
 
 def _id(checkpoint: Checkpoint | str) -> str:
     return checkpoint if isinstance(checkpoint, str) else checkpoint.id
+
+
+# -- States that a server changes by itself, and telling hosts: `state/update` and `state/get`.
+#
+# The methods are those of an older draft of 0.5. A host that takes them offers `stateUpdate`.
+
+
+UPDATE: Final = "state/update"
+GET: Final = "state/get"
+OFFER: Final = "stateUpdate"
+LOCK_SECONDS: Final = 30.0
+UNPROVED_UPDATE: Final = (
+    "All callers share this state, and this call has seen a state that is not proved: a caller brought it, or a part "
+    "of it. So nothing was changed.\n  fix: start from a checkpoint that is proved, and read only such ones"
+)
+
+
+class HostCheckpoint(NamedTuple, Generic[M]):
+    """Where a host is in a state, and the content that it keeps; None for what it does not have."""
+
+    checkpoint: str | None
+    value: M | None
+
+
+async def change_state(states: States[M], key: TreeKey, change: Callable[[M], Any], call: Call | None) -> Commit | None:
+    """Change a state that no call holds. Returns what was committed; None if `change` changed nothing.
+
+    `call` is the one that runs, if any: a dangerous one is not given an unproved state, and one that has seen an
+    unproved state does not change what all callers share.
+    """
+    trees = await states.trees()
+    lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
+    try:
+        held = await trees.hold(key)
+        states.require_proof(call, held)
+        with states.fitting():
+            value, before = states.values.take(held.before)
+        outcome = change(value)
+        if isinstance(outcome, Awaitable):
+            await outcome
+        text = states.values.dump(value)
+        states.refuse_integers(text)
+        draft = trees.draft(held, text)
+        if text == before or draft.is_same:
+            return None
+        with states.fitting():
+            states.values.read(draft.content)
+        if key.owner == EVERYONE and not may_move_shared(call, held):
+            raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
+        return await trees.commit(with_proof_of(call, held), draft)
+    finally:
+        if lock is not None:
+            await lock.release()
+
+
+async def tell_hosts(states: States[Any], made: Commit, sessions: Iterable[Session]) -> None:
+    """Tell the hosts of these sessions that take it. One that refuses it stays where it was, and branches off."""
+    for session in sessions:
+        if can_tell(states, session):
+            await on_its_loop(session, _tell(states, made, session))
+
+
+def can_tell(states: States[Any], session: Session) -> bool:
+    """Whether a host takes states of its own accord, and has enabled the set."""
+    peer = Peer(session)
+    offers = peer.live is not None and peer.live.offered.get(OFFER) is True
+    return offers and peer.calls_back and session.ready and peer.policy.allows(states.feature_set)
+
+
+async def _tell(states: States[Any], made: Commit, session: Session) -> None:
+    at, sent = made.checkpoint, session.local(SentCheckpoints)
+    state: Params = {"featureSet": states.name, "checkpoint": at.id, "parent": at.parent}
+    if states.mode != "opaque":
+        patch = made.patch() if states.mode == "patch" and sent.knows(at.parent) else None
+        state |= {"data": made.content} if patch is None else {"patch": patch}
+    try:
+        answer = await session.request(UPDATE, state, timeout=session.composition.limits.callback)
+        reason = None if is_object(answer) and answer.get("accepted") is True else "the host refuses it"
+    except PeerError as error:
+        reason = str(error)
+    if reason is None:
+        if states.mode != "opaque" and made.made is not None:
+            sent.add(at.id, states.name, made.made.content.encoded)
+        return
+    import logging
+
+    logging.getLogger("defserve").warning("%s of %s: %s", UPDATE, states.name, reason)
+
+
+async def host_checkpoint(states: States[M], session: Session) -> HostCheckpoint[M]:
+    """Where a host is. Raises NoBackChannel, and PeerError (-32006 if the host keeps no state of this set)."""
+    if not can_tell(states, session):
+        raise NoBackChannel(f"{GET}: the host does not keep states", needs={"experimental": {"mcpl": {OFFER: True}}})
+    asking = session.request(GET, {"featureSet": states.name}, timeout=session.composition.limits.callback)
+    answer = await on_its_loop(session, asking)
+    checkpoint = answer.get("checkpoint") if is_object(answer) else None
+    if not is_object(answer) or not (checkpoint is None or _is_id(checkpoint)):
+        raise PeerError(f"the host's answer to {GET} has the wrong shape", code=0)
+    data = answer.get("data")
+    try:
+        return HostCheckpoint(checkpoint, states.values.of_json(data) if data is not None else None)
+    except ValueError:
+        raise StateRefused("The host's state does not fit its model", data={"featureSet": states.name}) from None
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_ID
+
+
+# -- The values of a state's model. Each call has a value of its own, read from JSON and written back to JSON.
+#
+# What a call leaves is read once more, to be sure that it can be read. The next call gets that value.
+
+
+class _Known(NamedTuple, Generic[M]):
+    """A content as the model writes it, and a value of it that no call has seen yet, if there is one."""
+
+    text: bytes
+    unseen: list[M]
+
+
+class StateValues(Generic[M]):
+    """Raises UsageError for a model that cannot be kept, or that has no initial value.
+
+    `big_integers` says what becomes of integers past 2^53; None keeps them, for a content that no host sees.
+    """
+
+    def __init__(self, model: type[M], subject: str, big_integers: BigIntegers | None = None) -> None:
+        self._adapter, self._big_integers = _adapter(model), big_integers
+        from defserve.binding.core_schemas import bounded_validator
+
+        # The adapter's own would match a text of any length, and a host may have written it.
+        self._validate_json = bounded_validator(self._adapter).validate_json
+        self._fresh = self._checked_fresh(model, subject)
+        self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
+
+    def take(self, content: CheckpointContent | None) -> tuple[M, bytes]:
+        """A value for one caller alone, and its text. Without content, the initial value. Raises what `read` raises."""
+        known = self._known.get(content) if content is not None else None
+        if known is not None:
+            return known.unseen.pop() if known.unseen else self.read(content), known.text
+        value = self.read(content)
+        text = self.dump(value)
+        if content is not None:
+            self._known[content] = _Known(text, [])
+        return value, text
+
+    def give(self, content: CheckpointContent, value: M) -> None:
+        """Keep an unused value of a content for the next caller."""
+        self._known[content] = _Known(self.dump(value), [value])
+
+    def read(self, content: CheckpointContent | None) -> M:
+        """A new value. Raises ValueError if the content does not fit the model."""
+        return self._validate_json(self._fresh if content is None else content.encoded)
+
+    def of_json(self, data: Any) -> M:
+        """A value of what a peer sent. Raises ValueError if it does not fit the model."""
+        return self._validate_json(to_json(data))
+
+    def dump(self, value: M) -> bytes:
+        text = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
+        return with_texts(text) if self._big_integers == "text" else text
+
+    def refused_integer(self, text: bytes) -> str | None:
+        """Where a text has an integer that must not be kept, as a JSON pointer."""
+        return big_integer(text) if self._big_integers == "refuse" else None
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the model."""
+        return self._adapter.json_schema(mode="serialization")
+
+    def _checked_fresh(self, model: type[M], subject: str) -> bytes:
+        try:
+            fresh = self.dump(model())
+            self._validate_json(fresh)
+            return fresh
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"{subject}: {model.__name__}() cannot make the initial state: {summary(error)}",
+                fix="give every field a default",
+            ) from None
+
+
+def summary(error: Exception) -> str:
+    """The first problem, in one line and without the values."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return type(error).__name__
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def _adapter(model: type[M]) -> TypeAdapter[M]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    from defserve.binding.arguments import UnusablePattern, refuse_core_patterns
+
+    try:
+        made = TypeAdapter(model)
+        refuse_core_patterns(made.core_schema)
+        return made
+    except UnusablePattern as error:
+        raise UsageError(f"state: {model.__name__}: {error.problem}", fix=error.fix) from None
+    except PydanticUserError as error:
+        raise UsageError(f"state: {model!r} cannot be kept as JSON", fix="use a pydantic model") from error
+
+
+# -- Integers past 2^53 in a state. A host written in JavaScript would change them without a word.
+#
+# They are refused, or kept and sent as text, by the author's choice.
+
+
+BigIntegers: TypeAlias = Literal["refuse", "text"]
+
+SAFE: Final = 2**53
+
+# The shortest number past 2^53 has sixteen digits, so most states need not be parsed.
+_LONG: Final = re.compile(rb"[0-9]{16}")
+
+
+def big_integer(text: bytes) -> str | None:
+    """Where the JSON text has an integer past 2^53, as a JSON pointer; None if it has none."""
+    return _place(from_json(text), "") if _LONG.search(text) else None
+
+
+def with_texts(text: bytes) -> bytes:
+    """The JSON text with its integers past 2^53 as strings."""
+    return to_json(_as_text(from_json(text))) if big_integer(text) is not None else text
+
+
+def _is_big(value: Any) -> bool:
+    return type(value) is int and abs(value) > SAFE
+
+
+def _place(value: Any, path: str) -> str | None:
+    if is_object(value):
+        below = ((f"{path}/{name}", item) for name, item in value.items())
+    elif is_array(value):
+        below = ((f"{path}/{index}", item) for index, item in enumerate(value))
+    else:
+        return path if _is_big(value) else None
+    return next((found for place, item in below if (found := _place(item, place)) is not None), None)
+
+
+def _as_text(value: Any) -> Any:
+    if is_object(value):
+        return {name: _as_text(item) for name, item in value.items()}
+    if is_array(value):
+        return [_as_text(item) for item in value]
+    return str(value) if _is_big(value) else value

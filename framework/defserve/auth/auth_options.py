@@ -1,0 +1,349 @@
+"""The value of `Server(auth=…)`: who verifies tokens, which scopes every token needs, and where clients get one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from defserve.auth.bearer_tokens import MALFORMED, TokenVerifier, bearer, bind_server, check_ready, credential_of
+from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.oauth import (
+    UNAVAILABLE,
+    BearerError,
+    Denied,
+    ProofError,
+    checked_url,
+    denial,
+    origin_of,
+    proof_denial,
+    resource_paths,
+)
+from defserve.auth.principals import KeyHolder, Principal, checked_scopes, scopes_in, scopes_of
+from defserve.core.json_values import as_list, is_array, is_object
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.auth.bearer_tokens import ShownProof
+    from defserve.auth.dpop import DPoP
+    from defserve.auth.proxy.site_messages import AuthSite
+    from defserve.stores.identity import ServerIdentity
+
+
+LOOK_SECONDS: Final = 1.0
+
+
+class Auth:
+    """How callers prove who they are.
+
+    `resource` is the public URL of this server's endpoint, and `authorization_servers` are the issuers of its tokens.
+    They default to the audience and the issuer that the verifier checks, if these are URLs. If one of the two is
+    missing, no metadata is published, and clients must get their token in another way. Every token needs the `scopes`.
+    `implies` says which scopes include others: `{"files:write": ["files:read"]}`. `permissions` says what scopes allow:
+    `{"files:read": ["ToolInvoke(read_file)"]}`; then a token is good for these tools only, as an API key is. With
+    `dpop`, tokens that are bound to a key are accepted with their proof; without, they are refused. Callers on stdio
+    need no token, unless `in_messages` is set: then each request must carry one as
+    `"auth": {"type": "bearer", "token": …}`.
+    """
+
+    admits_strangers = False
+    """Whether a caller without a token is let in. It stays a stranger. A bad token is refused all the same."""
+
+    site: AuthSite | None = None
+    """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
+
+    @property
+    def kept_in_memory(self) -> str:
+        """What several processes would have to share, and is kept in the memory of this one; empty if nothing is."""
+        return "used DPoP proofs (DPoP(store=…))" if self.dpop is not None and not self.dpop.is_shared else ""
+
+    def __init__(
+        self,
+        verifier: TokenVerifier | Sequence[TokenVerifier],
+        *,
+        resource: str = "",
+        authorization_servers: Iterable[str] = (),
+        scopes: Iterable[str] = (),
+        implies: Mapping[str, Iterable[str]] | None = None,
+        permissions: Mapping[str, Iterable[str]] | None = None,
+        dpop: DPoP | None = None,
+        in_messages: bool = False,
+    ) -> None:
+        self.verifier, self.in_messages, self.dpop = _checked_verifier(verifier), in_messages, dpop
+        self.scopes = checked_scopes(scopes)
+        self.resource_url = _resource_url(self.verifier, resource)
+        """The public URL of this server's endpoint; empty if it is not known."""
+        self.resource = _resource(self.verifier, self.resource_url, tuple(authorization_servers), self.scopes, dpop)
+        self._metadata_url = self.resource.metadata_url if self.resource else ""
+        self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
+        self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
+        self._looked = -LOOK_SECONDS, True
+        self._adds_scopes = bool(self._implied or self._permitted)
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """Say which server this belongs to: what is stored and sealed for it is nobody else's.
+
+        Raises UsageError if a part of it belongs to another server already.
+        """
+        for part in (self.verifier, self.dpop):
+            bind_server(part, identity)
+
+    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
+        """The caller, proved by the values of a request's Authorization headers; or the refusal.
+
+        None: a stranger, who is let in as such.
+        """
+        token = bearer(authorization)
+        if token is None:
+            return None if self.admits_strangers else self.denied()
+        if token is MALFORMED:
+            return self.denied("invalid_request")
+        try:  # as in `_holder`, without another coroutine: nearly every request comes here
+            principal = await self.verifier.verify(token)
+        except IssuerUnavailable:
+            return UNAVAILABLE
+        if principal is None:
+            return self.denied("invalid_token")
+        found = principal if principal.credential and not self._adds_scopes else self._completed(principal, token)
+        if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
+            # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
+            return self._unproved() if self.dpop is not None else self.denied("invalid_token")
+        return self.denied("insufficient_scope") if found.missing(self.scopes) else found
+
+    async def authenticate_bound(self, authorization: Sequence[bytes], shown: ShownProof) -> Principal | Denied | None:
+        """The same for a request that may show its token as `Authorization: DPoP …`, with a proof."""
+        token = bearer(authorization, "dpop")
+        if token is None or self.dpop is None:
+            return await self.authenticate(authorization)
+        if token is MALFORMED:
+            return self.denied("invalid_request")
+        found = await self._holder(token)
+        if found is None or isinstance(found, Denied):
+            return found or self.denied("invalid_token")
+        bound_to = found.claims.get("cnf")
+        thumbprint = bound_to.get("jkt") if is_object(bound_to) and len(bound_to) == 1 else None
+        if not isinstance(thumbprint, str):
+            return self.denied("invalid_token")
+        if error := await self.dpop.check(shown, token, thumbprint):
+            return self._unproved(error)
+        return self._sufficient(found)
+
+    async def is_ready(self) -> bool:
+        """Whether tokens can be checked, as far as that is known. Looks once a second at most: anybody may ask."""
+        looked_at, is_ready = self._looked
+        if monotonic() - looked_at < LOOK_SECONDS:
+            return is_ready
+        try:
+            await check_ready(self.verifier)
+            is_ready = True
+        except IssuerUnavailable:
+            is_ready = False
+        self._looked = monotonic(), is_ready
+        return is_ready
+
+    async def still_holds(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
+        """Who the token of an earlier request proves now. That request has brought the proof, if one is needed.
+
+        Raises IssuerUnavailable.
+        """
+        shown = list(authorization)
+        token = bearer(shown)
+        if token is None and self.dpop is not None:
+            token = bearer(shown, "dpop")
+        if not isinstance(token, str):
+            return await self.authenticate(shown)
+        found = await self._holder(token)
+        if found is UNAVAILABLE:
+            raise IssuerUnavailable(UNAVAILABLE.text)
+        return self._sufficient(found) if isinstance(found, Principal) else found
+
+    async def _holder(self, token: str) -> Principal | Denied | None:
+        """Who a token belongs to."""
+        try:
+            principal = await self.verifier.verify(token)
+        except IssuerUnavailable:
+            return UNAVAILABLE
+        return None if principal is None else self._completed(principal, token)
+
+    def _completed(self, principal: Principal, token: str) -> Principal:
+        """The principal with its credential, and with all that its scopes include."""
+        if not principal.credential:
+            principal = replace(principal, credential=credential_of(token))
+        if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
+            principal = replace(principal, scopes=principal.scopes.union(*more))
+        return principal if not self._permitted or principal.kind != "token" else self._with_permissions(principal)
+
+    def _with_permissions(self, principal: Principal) -> Principal:
+        scopes = principal.scopes.union(*(self._permitted.get(scope, ()) for scope in principal.scopes))
+        if isinstance(principal, KeyHolder):
+            return replace(principal, scopes=scopes)
+        return KeyHolder(principal.id, scopes, principal.claims, credential=principal.credential)
+
+    def _sufficient(self, principal: Principal) -> Principal | Denied:
+        return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
+
+    def _unproved(self, error: ProofError = "invalid_dpop_proof") -> Denied:
+        from defserve.auth.dpop import ALGORITHMS
+
+        assert self.dpop is not None
+        nonce = self.dpop.new_nonce() if self.dpop.wants_nonce else ""
+        return proof_denial(error, ALGORITHMS, self._metadata_url, nonce)
+
+    def denied(
+        self, error: BearerError | None = None, *, needs: Iterable[str] = (), holder: Principal | None = None
+    ) -> Denied:
+        """The refusal for a caller whose token is missing or not sufficient.
+
+        `needs` are the scopes of its request. What its `holder` has is asked for as well, because clients replace one
+        token by the other, and would lose it.
+        """
+        asked = dict.fromkeys((*self.scopes, *needs, *(_own_scopes(holder) if holder is not None else ())))
+        return denial(error, asked, self._metadata_url)
+
+
+def as_auth(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
+    """The options that the author gave, or options for the given verifiers. Raises UsageError for anything else."""
+    return value if isinstance(value, Auth) else Auth(value)
+
+
+def _own_scopes(holder: Principal) -> list[str]:
+    """What a token's issuer was asked for: not what its scopes include here, nor what is between it and a client."""
+    if "iss" not in holder.claims:
+        return []
+    said = scopes_in(holder.claims.get("scope")) | scopes_in(holder.claims.get("scp"))
+    return sorted(said - {"offline_access"})
+
+
+def _checked_verifier(value: object) -> TokenVerifier:
+    if is_array(value):
+        from defserve.auth.issuers import Issuers
+
+        return Issuers([_checked_verifier(one) for one in as_list(value)])
+    if isinstance(value, TokenVerifier) and not isinstance(value, type) and inspect.iscoroutinefunction(value.verify):
+        return value
+    raise UsageError(
+        f"auth: {(value if isinstance(value, type) else type(value)).__name__} cannot verify tokens",
+        fix="give OIDC(…), OAuthProxy(…), ApiKeys(…), StaticTokens(…), JWT(…), or an object with "
+        "`async def verify(self, token: str) -> Principal | None`",
+    )
+
+
+def _resource_url(verifier: TokenVerifier, url: str) -> str:
+    audiences: tuple[str, ...] = getattr(verifier, "audiences", ())
+    return url or next((text for text in audiences if _is_url(text) and not text.endswith("/")), "")
+
+
+def _resource(
+    verifier: TokenVerifier, url: str, servers: tuple[str, ...], supported: tuple[str, ...], dpop: DPoP | None
+) -> ProtectedResource | None:
+    audiences: tuple[str, ...] = getattr(verifier, "audiences", ())
+    issuers: tuple[str, ...] = getattr(verifier, "issuers", ())
+    if servers and not url and not audiences:
+        raise UsageError(
+            "auth: authorization_servers are given without a resource", fix='resource="https://example.com/mcp"'
+        )
+    if dpop is not None and not url:
+        raise UsageError(
+            "auth: DPoP proofs name the URL of this server, which is not known",
+            fix='resource="https://example.com/mcp"',
+        )
+    servers = servers or tuple(filter(_is_url, issuers))
+    if url and not servers:
+        checked_url(url, "the resource")
+    if not url or not servers:
+        return None
+    return ProtectedResource(url, servers, supported, _dpop_fields(dpop))
+
+
+def _dpop_fields(dpop: DPoP | None) -> dict[str, Any]:
+    if dpop is None:
+        return {}
+    from defserve.auth.dpop import ALGORITHMS
+
+    return {
+        "dpop_signing_alg_values_supported": sorted(ALGORITHMS),
+        "dpop_bound_access_tokens_required": dpop.required,
+    }
+
+
+def _is_url(text: str) -> bool:
+    try:
+        checked_url(text, "it")
+    except UsageError:
+        return False
+    return True
+
+
+def _closure(implies: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
+    """Each scope → all scopes that it includes, directly or not."""
+    found: dict[str, frozenset[str]] = {}
+    for name in implies:
+        reached, waiting = {name}, [name]
+        while waiting:
+            fresh = set(implies.get(waiting.pop(), ())) - reached
+            reached |= fresh
+            waiting.extend(fresh)
+        found[name] = frozenset(reached)
+    return found
+
+
+# -- Protected resource metadata (RFC 9728): which authorization servers issue tokens for this server.
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedResource:
+    """This server as clients know it: the public `url` of its endpoint, and who issues tokens for it."""
+
+    url: str
+    authorization_servers: tuple[str, ...]
+    scopes_supported: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of the document."""
+
+    def __post_init__(self) -> None:
+        checked_url(self.url, "the resource")
+        if self.url.endswith("/"):
+            raise UsageError(
+                f"the resource {self.url!r} ends in a slash",
+                fix="leave it out: clients compare the text with the token",
+            )
+        object.__setattr__(self, "authorization_servers", tuple(self.authorization_servers))
+        if not self.authorization_servers:
+            raise UsageError("the resource has no authorization servers", fix="give the issuer URL of at least one")
+        for server in self.authorization_servers:
+            checked_url(server, "an authorization server")
+        object.__setattr__(self, "scopes_supported", checked_scopes(self.scopes_supported))
+        if "offline_access" in self.scopes_supported:
+            raise UsageError(
+                "'offline_access' is between a client and its authorization server", fix="take it out of the scopes"
+            )
+
+    @property
+    def metadata_url(self) -> str:
+        """The public address of the document, for challenges."""
+        return f"{self.origin}{self.paths[0]}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme and host of the public address."""
+        return origin_of(self.url)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the document on the public host."""
+        return resource_paths(urlsplit(self.url).path)
+
+    def document(self) -> dict[str, Any]:
+        """The document. Serve it without authentication, to any origin."""
+        found: dict[str, Any] = {
+            "resource": self.url,
+            "authorization_servers": list(self.authorization_servers),
+            "bearer_methods_supported": ["header"],
+            **self.more,
+        }
+        if self.scopes_supported:
+            found["scopes_supported"] = list(self.scopes_supported)
+        return found

@@ -1,0 +1,162 @@
+"""Bearer tokens on HTTP (RFC 6750): read from the Authorization header only, and the principal that each one has."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+
+from defserve.auth.principals import Principal, checked_scopes
+from defserve.core.json_values import is_mapping
+from defserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from defserve.stores.identity import ServerIdentity
+
+
+LONGEST_TOKEN = 16 * 1024
+
+# RFC 6750 §2.1: b64token. A header cannot carry any other token, so verifiers do not look at others.
+_B64TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+
+class MalformedToken(Enum):
+    """The header is meant to carry a bearer token, but none can be read. Answer 400 `invalid_request`."""
+
+    MALFORMED = "malformed"
+
+
+MALFORMED: Final = MalformedToken.MALFORMED
+
+
+def is_token(text: str) -> bool:
+    """Whether a header could carry this token, so that a verifier should look at it."""
+    return len(text) <= LONGEST_TOKEN and _B64TOKEN.fullmatch(text) is not None
+
+
+def credential_of(token: str) -> str:
+    """A name for a token, which does not give it away."""
+    return f"token:{sha256(token.encode()).hexdigest()[:32]}"
+
+
+def bearer(authorization: Iterable[bytes], scheme: str = "bearer") -> str | MalformedToken | None:
+    """The token in the values of a request's Authorization headers.
+
+    None if there is none. Credentials of another scheme count as none.
+    """
+    values = list(authorization)
+    if len(values) > 1:
+        # It is unknown which of them a proxy has checked.
+        return MALFORMED
+    said, _, rest = values[0].decode("latin-1").strip(" \t").partition(" ") if values else ("", "", "")
+    if said.lower() != scheme:
+        return None
+    token = rest.strip(" ")
+    return token if is_token(token) else MALFORMED
+
+
+# -- Finds the principal of a token. An invalid token has none; it is not an error. Unusable settings raise at once.
+
+
+@runtime_checkable
+class TokenVerifier(Protocol):
+    """Anything that finds the principal of a token."""
+
+    async def verify(self, token: str) -> Principal | None:
+        """The principal of the token, or None if the token is not valid here.
+
+        Raises nothing but IssuerUnavailable: the issuer cannot be asked, so the caller should try again.
+        """
+        ...
+
+
+async def check_ready(verifier: object) -> None:
+    """Raises IssuerUnavailable if a verifier can say that it can check no token now; see `ApiKeys.check_ready`."""
+    if (check := getattr(verifier, "check_ready", None)) is not None:
+        await check()
+
+
+def check_settings(verifier: object) -> None:
+    """Raises UsageError if a verifier finds that it will never work; see `ApiKeys.check_settings`."""
+    if (check := getattr(verifier, "check_settings", None)) is not None:
+        check()
+
+
+def bind_server(part: object, identity: ServerIdentity) -> None:
+    """Say which server a verifier, or something else of `Auth`, belongs to, if it stores or seals anything.
+
+    Raises UsageError if it belongs to another one.
+    """
+    if (bind := getattr(part, "bind_server", None)) is not None:
+        bind(identity)
+
+
+def revocations_of(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
+    """Follows the names of credentials that are revoked, where a verifier can; see `ApiKeys.revocations`."""
+    return getattr(verifier, "revocations", None)
+
+
+class StaticTokens:
+    """A fixed list of tokens, each with its principal: a name, a Principal, or `{"principal": …, "scopes": […]}`.
+
+    It keeps digests only, so neither a dump nor a `repr` shows a token.
+    """
+
+    def __init__(self, tokens: Mapping[str, str | Principal | Mapping[str, Any]]) -> None:
+        if not tokens:
+            raise UsageError("StaticTokens({}) lets nobody in", fix='give tokens: {token: "alice"}')
+        for place, token in enumerate(tokens, 1):
+            if not is_token(token):
+                raise UsageError(
+                    f"token {place} of StaticTokens cannot be sent as a bearer token",
+                    fix="use letters, digits and -._~+/ only, as python's secrets.token_urlsafe(32) does",
+                )
+        self._known = [(_digest(token), _named(_principal(value), token)) for token, value in tokens.items()]
+
+    async def verify(self, token: str) -> Principal | None:
+        """The principal of the token, or None. The time this takes does not show how close a guess came."""
+        if not is_token(token):
+            return None
+        shown, found = _digest(token), None
+        # All are compared, each in constant time, so the time does not show which one came close.
+        for digest, principal in self._known:
+            if hmac.compare_digest(digest, shown):
+                found = principal
+        return found
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _named(principal: Principal, token: str) -> Principal:
+    return replace(principal, credential=credential_of(token))
+
+
+def _principal(value: object) -> Principal:
+    if isinstance(value, Principal) and value.kind == "token":
+        return value
+    if isinstance(value, str):
+        return Principal(value)
+    if is_mapping(value) and isinstance(value.get("principal"), str) and value.keys() <= {"principal", "scopes"}:
+        return Principal(value["principal"], frozenset(checked_scopes(value.get("scopes", ()))))
+    raise UsageError(
+        f"a token of StaticTokens has a {type(value).__name__} that names no principal",
+        fix='give a name, a Principal, or {"principal": "alice", "scopes": ["files:read"]}',
+    )
+
+
+# -- What a request shows to prove that its sender has a key.
+
+
+class ShownProof(NamedTuple):
+    """A request as its proof must describe it: method, public URL, and the values of its DPoP headers."""
+
+    method: str
+    url: str
+    proofs: Sequence[bytes]

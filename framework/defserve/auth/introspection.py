@@ -1,0 +1,137 @@
+"""Opaque tokens: the issuer is asked whether a token is good (RFC 7662).
+
+Answers are kept for less than two seconds, so a token that is taken back ends what it opened within five seconds. An
+issuer that does not answer is no reason to call a token bad: `IssuerUnavailable` is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any, Final, Literal, NamedTuple
+
+from defserve.auth.bearer_tokens import credential_of, is_token
+from defserve.auth.issuers import TIMEOUT, HttpRequest, IssuerUnavailable, Send, send
+from defserve.auth.oauth import checked_url, client_basic
+from defserve.auth.principals import Principal, is_token_id, scopes_in
+from defserve.base.peer_bounds import ByteCache
+from defserve.core.json_values import as_list, is_object
+from defserve.errors import UsageError
+
+log = logging.getLogger("defserve.auth")
+
+GOOD_BYTES, BAD_BYTES = 4 * 1024 * 1024, 512 * 1024
+
+# What an entry costs besides the answer, roughly.
+ENTRY_BYTES: Final = 1024
+
+# Credentials in use are verified every two seconds, and one may have been asked about just before it was taken back.
+GOOD_SECONDS: Final = 1.5
+BAD_SECONDS: Final = 5.0
+
+
+class Introspected(NamedTuple):
+    """What the issuer said about a token, and until when that is believed (by the monotonic clock)."""
+
+    claims: dict[str, Any] | None
+    until: float
+
+
+class Introspection:
+    """Tokens that only their issuer can read, by its introspection endpoint at `url`.
+
+    This server shows `client_id` and `client_secret` there, as `Authorization: Basic` or (`method="post"`) in the form.
+    A token is good if it is active, its `aud` holds an `audience`, and its `iss`, if there is one, is `issuer`. `sub`
+    is the principal's id. `issuer` is also what clients are told, and what chooses among several verifiers.
+    """
+
+    reads_opaque: Final = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        client_id: str,
+        client_secret: str,
+        audience: str | Iterable[str],
+        issuer: str = "",
+        method: Literal["basic", "post"] = "basic",
+        send: Send = send,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        checked_url(url, "the introspection endpoint", query=True)
+        self.audiences = (audience,) if isinstance(audience, str) else tuple(audience)
+        if not self.audiences or not all(self.audiences) or not client_id or not client_secret:
+            raise UsageError(
+                "Introspection needs an audience, a client_id and a client_secret",
+                fix="audience= is this server's public URL; the issuer gives the other two to this server",
+            )
+        self.url, self.issuer, self.issuers = url, issuer, (issuer,) if issuer else ()
+        secret = {"client_id": client_id, "client_secret": client_secret}
+        self._form = secret if method == "post" else {}
+        self._headers = {"authorization": client_basic(client_id, client_secret)} if method == "basic" else {}
+        self._send, self._clock = send, clock
+        self._good: ByteCache[Introspected] = ByteCache(GOOD_BYTES)
+        self._bad: ByteCache[Introspected] = ByteCache(BAD_BYTES)
+        self._asking: dict[bytes, asyncio.Task[dict[str, Any] | None]] = {}
+
+    async def verify(self, token: str) -> Principal | None:
+        """The principal that the issuer names; None if the token is not good here.
+
+        Raises IssuerUnavailable if the issuer does not say.
+        """
+        if not is_token(token):
+            return None
+        claims = await self._claims(token)
+        if claims is None or not _is_current(claims.get("exp"), self._clock()):
+            return None
+        return Principal(claims["sub"], scopes_in(claims.get("scope")), claims, credential=credential_of(token))
+
+    async def _claims(self, token: str) -> dict[str, Any] | None:
+        digest, now = sha256(token.encode()).digest(), time.monotonic()
+        for kept in (self._good.get(digest), self._bad.get(digest)):
+            if kept is not None and now < kept.until:
+                return kept.claims
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
+            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
+        # A caller that hangs up must not cancel the question for the others.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, token: str, digest: bytes) -> dict[str, Any] | None:
+        form = {"token": token, "token_type_hint": "access_token", **self._form}
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                answer = await self._send(HttpRequest(self.url, form, self._headers))
+            if answer.status != 200:
+                raise ValueError(f"it answered with status {answer.status}")
+            said: Any = json.loads(answer.body)
+            if not is_object(said) or not isinstance(said.get("active"), bool):
+                raise ValueError("it did not answer with `active`")
+        except (OSError, ValueError, RecursionError) as error:
+            log.error("%s does not say whether a token is good: %s", self.url, error or type(error).__name__)
+            raise IssuerUnavailable(f"{self.url} does not answer") from None
+        claims = said if self._accepts(said) else None
+        kept, seconds = (self._bad, BAD_SECONDS) if claims is None else (self._good, GOOD_SECONDS)
+        kept.put(digest, Introspected(claims, time.monotonic() + seconds), ENTRY_BYTES + len(answer.body))
+        return claims
+
+    def _accepts(self, said: dict[str, Any]) -> bool:
+        subject = said.get("sub")
+        return (
+            said["active"] is True
+            and any(text in self.audiences for text in as_list(said.get("aud")))
+            and (not self.issuer or said.get("iss", self.issuer) == self.issuer)
+            and isinstance(subject, str)
+            and is_token_id(subject)
+        )
+
+
+def _is_current(ends: object, now: float) -> bool:
+    """Whether a token with this `exp` has not expired. The issuer has checked that too, if the answer is fresh."""
+    return ends is None or (isinstance(ends, int | float) and not isinstance(ends, bool) and now < ends)

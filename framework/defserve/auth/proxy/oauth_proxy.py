@@ -1,0 +1,278 @@
+"""`OAuthProxy`: an authorization server for MCP clients, in front of a vendor that they cannot register with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from defserve.auth.auth_options import Auth
+from defserve.auth.issuers import Send, send
+from defserve.auth.oauth import ISSUER, OPENID, checked_url
+from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.proxy.authorization_requests import Offered, ScopeRule, ScopesFor, allows_of
+from defserve.auth.proxy.clients import GRANTS, METHODS, ClientDirectory, ClientDocuments, FetchDocument, RedirectRule
+from defserve.auth.proxy.seals import Seals
+from defserve.auth.proxy.sign_in import Consent, SigningIn, refusal_page
+from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest
+from defserve.auth.proxy.tokens import Grants, ProxyTokens
+from defserve.auth.proxy.vendors import Vendor, VendorLogin, vendor_of
+from defserve.errors import DefserveError, UsageError
+from defserve.stores.identity import ServerIdentity, server_store
+from defserve.stores.store import Store, is_in_memory
+
+VARIABLE: Final = "DEFSERVE_SECRET"
+LASTS_SECONDS: Final = 30 * 86400.0
+
+
+class OAuthProxy(Auth):
+    """Lets MCP clients sign users in through a vendor such as Google, GitHub, Entra, Auth0, Okta or Keycloak.
+
+    `vendor` is a name of the table, or a `Vendor`. Register an application there, with `callback_url` as its
+    redirect, and give its `client_id` and `client_secret`. `url` is the public URL of this server's endpoint. `allow`
+    says who may come in: e-mail addresses, `@domains`, logins or ids, a function of the user's claims, or `"*"` for
+    everybody who has an account there. It is asked at the sign-in, at every renewal and while a token is used. Every
+    token gets the `scopes`. Of the `optional_scopes`, a token gets those that the client asks for and that
+    `scopes_for`, a function of the user's claims, sync or async, gives the user, at the sign-in and at every renewal.
+    `redirect_schemes` are further schemes of native applications that may receive a sign-in.
+
+    Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
+    share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
+    """
+
+    def __init__(
+        self,
+        vendor: str | Vendor,
+        *,
+        client_id: str,
+        client_secret: str,
+        url: str,
+        allow: str | Sequence[str] | Callable[[Mapping[str, Any]], bool],
+        tenant: str = "",
+        domain: str = "",
+        issuer: str = "",
+        scopes: Iterable[str] = (),
+        optional_scopes: Iterable[str] = (),
+        scopes_for: ScopesFor | None = None,
+        redirect_schemes: Iterable[str] = (),
+        implies: Mapping[str, Iterable[str]] | None = None,
+        permissions: Mapping[str, Iterable[str]] | None = None,
+        store: str | Store = "memory:",
+        secret: str | Sequence[str] | None = None,
+        seconds: float = LASTS_SECONDS,
+        send: Send = send,
+        fetch: FetchDocument | None = None,
+    ) -> None:
+        _check_needs(client_id, client_secret)
+        known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
+        self.issuer = _base(url)
+        self.callback_url = self.issuer + CALLBACK
+        self._seals = seals = Seals(_secrets(secret, is_shared=store != "memory:"))
+        offered = Offered(url, checked_scopes(scopes), checked_scopes(optional_scopes))
+        rule = ScopeRule(offered, scopes_for)
+        self._store = kept = server_store(store, None, what="OAuthProxy(store=…)")
+        self._is_shared = not is_in_memory(kept)
+        grants = Grants(kept)
+        redirects = RedirectRule(redirect_schemes)
+        clients = ClientDirectory(seals, ClientDocuments(fetch, redirects), redirects)
+        login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
+        allows = allows_of(allow, known)
+        self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login, allows, rule)
+        signing_in = SigningIn(
+            self.issuer,
+            offered,
+            seals=seals,
+            clients=clients,
+            consent=Consent(self.issuer, self.issuer + CONSENT, known.title, seals, offered.optional),
+            login=login,
+            grants=grants,
+            tokens=self._tokens,
+            allows=allows,
+            rule=rule,
+            seconds=seconds,
+        )
+        super().__init__(
+            self._tokens,
+            resource=url,
+            authorization_servers=[self.issuer],
+            scopes=offered.scopes,
+            implies=implies,
+            permissions=permissions,
+        )
+        self.site = ProxySite(self.issuer, offered, clients, signing_in, self._tokens)
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        super().bind_server(identity)
+        self._store.bind_server(identity)
+        self._seals.bind_server(identity)
+
+    @property
+    def kept_in_memory(self) -> str:
+        return super().kept_in_memory if self._is_shared else "sign-ins (OAuthProxy(store=…, secret=…))"
+
+    async def vendor_token(self, principal: Principal) -> str | None:
+        """The vendor's own access token of a caller, for calls to the vendor in its name; None if there is none.
+
+        Never give it to the caller: it is good for more than this server.
+        """
+        return await self._tokens.vendor_token(principal)
+
+
+def _check_needs(client_id: str, client_secret: str) -> None:
+    """Raises UsageError for what is not installed or not given."""
+    if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
+        raise UsageError(
+            f"OAuthProxy needs {', '.join(lacking)}, which is not installed", fix='pip install "defserve[auth,client]"'
+        )
+    if not client_id or not client_secret:
+        raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
+
+
+def _base(url: str) -> str:
+    """The issuer of a server at this URL: all but the last part of its path."""
+    parts = checked_url(url, "the url")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').rpartition('/')[0]}"
+
+
+def _secrets(given: str | Sequence[str] | None, *, is_shared: bool) -> list[bytes]:
+    found = given or os.environ.get(VARIABLE)
+    if found:
+        return [text.encode() for text in ([found] if isinstance(found, str) else found)]
+    if is_shared:
+        raise UsageError(
+            "OAuthProxy has a store that outlives this process, and no secret",
+            fix=f"set {VARIABLE}, or give secret=…: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return [secrets.token_bytes(32)]
+
+
+# -- The endpoints and pages of the authorization server, by path, and what each answers.
+
+
+log = logging.getLogger("defserve.auth")
+
+AUTHORIZE, CONSENT, CALLBACK = "/authorize", "/consent", "/callback"
+TOKEN, REGISTER, REVOKE, KEYS = "/token", "/register", "/revoke", "/jwks"
+
+_JSON: Final = (("content-type", "application/json"), ("cache-control", "no-store"), ("pragma", "no-cache"))
+
+# No cookie counts at these endpoints, so a page of any site may use them as any program may.
+_ANY_ORIGIN: Final = (
+    ("access-control-allow-origin", "*"),
+    ("access-control-allow-methods", "GET, POST, OPTIONS"),
+    ("access-control-allow-headers", "authorization, content-type, mcp-protocol-version"),
+)
+
+Handler = Callable[[SiteRequest], Awaitable[SiteAnswer]]
+
+
+class Endpoint(NamedTuple):
+    """What is served at a path: for which method, and whether pages of any site may ask."""
+
+    method: str
+    handler: Handler
+    for_any_origin: bool
+
+
+class ProxySite:
+    """All that is served beside the server. Paths are known with and without the path of the issuer."""
+
+    def __init__(
+        self, issuer: str, offered: Offered, clients: ClientDirectory, signing_in: SigningIn, tokens: ProxyTokens
+    ) -> None:
+        self._issuer, self._offered = issuer, offered
+        self._clients, self._signing_in, self._tokens = clients, signing_in, tokens
+        base = urlsplit(issuer).path
+        endpoints = {
+            AUTHORIZE: Endpoint("GET", signing_in.authorize, False),
+            CONSENT: Endpoint("POST", signing_in.decide, False),
+            CALLBACK: Endpoint("GET", signing_in.come_back, False),
+            TOKEN: Endpoint("POST", self._token, True),
+            REGISTER: Endpoint("POST", self._register, True),
+            REVOKE: Endpoint("POST", self._revoke, True),
+            KEYS: Endpoint("GET", self._keys, True),
+            ISSUER: Endpoint("GET", self._metadata, True),
+            OPENID: Endpoint("GET", self._metadata, True),
+        }
+        self._endpoints = {**endpoints, **{base + path: endpoint for path, endpoint in endpoints.items()}}
+        self._endpoints |= {f"{path}{base}": endpoints[path] for path in (ISSUER, OPENID)}
+
+    def serves(self, path: str) -> bool:
+        return path in self._endpoints
+
+    async def answer(self, request: SiteRequest) -> SiteAnswer:
+        endpoint = self._endpoints[request.path]
+        shared = _ANY_ORIGIN if endpoint.for_any_origin else ()
+        if request.method == "OPTIONS" and endpoint.for_any_origin:
+            return SiteAnswer(204, b"", shared)
+        if request.method != endpoint.method:
+            words = f"Method not allowed: this path takes {endpoint.method}".encode()
+            return SiteAnswer(405, words, [("allow", endpoint.method), ("content-type", "text/plain"), *shared])
+        try:
+            answer = await endpoint.handler(request)
+        except SignInRefused as refusal:
+            return refusal_page(refusal.text, refusal.status)
+        except OAuthError as error:
+            more = (("www-authenticate", "Basic"),) if error.status == 401 else ()
+            return SiteAnswer(error.status, _encoded(error.fields), [*_JSON, *shared, *more])
+        except DefserveError as error:
+            log.error("%s cannot be answered: %s", request.path, error)
+            said = {"error": "temporarily_unavailable", "error_description": "try again later"}
+            return SiteAnswer(503, _encoded(said), [*_JSON, *shared, ("retry-after", "2")])
+        return SiteAnswer(answer.status, answer.body, [*answer.headers, *shared])
+
+    async def _token(self, request: SiteRequest) -> SiteAnswer:
+        return SiteAnswer(200, _encoded(await self._tokens.exchange(request)), _JSON)
+
+    async def _register(self, request: SiteRequest) -> SiteAnswer:
+        return SiteAnswer(201, _encoded(self._clients.register(request.body)), _JSON)
+
+    async def _revoke(self, request: SiteRequest) -> SiteAnswer:
+        await self._tokens.revoke(request)
+        return SiteAnswer(200, b"{}", _JSON)
+
+    async def _keys(self, request: SiteRequest) -> SiteAnswer:
+        """Nobody but this server reads its tokens, so there are no keys."""
+        return SiteAnswer(200, _encoded({"keys": []}), _JSON)
+
+    async def _metadata(self, request: SiteRequest) -> SiteAnswer:
+        found = self._described()
+        if OPENID in request.path:
+            # Clients find an issuer with a path here, and want what an OpenID provider has to say.
+            found |= {
+                "jwks_uri": self._issuer + KEYS,
+                "subject_types_supported": ["public"],
+                "id_token_signing_alg_values_supported": ["RS256"],
+            }
+        return SiteAnswer(
+            200, _encoded(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
+        )
+
+    def _described(self) -> dict[str, Any]:
+        """The metadata (RFC 8414 §2)."""
+        return {
+            "issuer": self._issuer,
+            "authorization_endpoint": self._issuer + AUTHORIZE,
+            "token_endpoint": self._issuer + TOKEN,
+            "registration_endpoint": self._issuer + REGISTER,
+            "revocation_endpoint": self._issuer + REVOKE,
+            "response_types_supported": ["code"],
+            "response_modes_supported": ["query"],
+            "grant_types_supported": list(GRANTS),
+            "token_endpoint_auth_methods_supported": list(METHODS),
+            "revocation_endpoint_auth_methods_supported": list(METHODS),
+            "code_challenge_methods_supported": ["S256"],
+            "scopes_supported": [*self._offered.scopes, *self._offered.optional],
+            "authorization_response_iss_parameter_supported": True,
+            "client_id_metadata_document_supported": True,
+            "protected_resources": [self._offered.resource],
+        }
+
+
+def _encoded(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields).encode()

@@ -1,0 +1,382 @@
+"""The way of a browser: the client's request, the user's yes, the vendor, and back to the client with a code.
+
+No other site can show the page that asks the user in a frame, press its button, or finish a sign-in that another
+browser began.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import time
+from base64 import b64encode
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+from typing import Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, Offered, ScopeRule, checked_request
+from defserve.auth.proxy.clients import ClientDirectory, OAuthClient, describe_redirect, is_document_url, is_native
+from defserve.auth.proxy.seals import Seals
+from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest, form_of, query_of
+from defserve.auth.proxy.tokens import UNCONFIRMED, UNCONFIRMED_SECONDS, Grants, ProxyTokens, UserGrant, new_id
+from defserve.auth.proxy.vendors import SignedIn, VendorLogin
+
+log = logging.getLogger("defserve.auth")
+
+_COOKIE: Final = "signin-"
+_NO_CLIENT: Final = (
+    "The client that sent you here is not known to this server. Remove the server there, and add it again."
+)
+_NO_DOCUMENT: Final = (
+    "This server cannot read what the client that sent you here says of itself, at {host}. Try again in a while. "
+    "If that does not help, ask who runs this server: its log says why."
+)
+_NO_REDIRECT: Final = "The client that sent you here asks for an answer at an address that it did not register."
+_NOT_BEGUN: Final = "This sign-in was not begun in this browser, or has taken too long. Start again in your client."
+
+
+class SigningIn:
+    """`/authorize`, `/consent` and `/callback`."""
+
+    def __init__(
+        self,
+        issuer: str,
+        offered: Offered,
+        *,
+        seals: Seals,
+        clients: ClientDirectory,
+        consent: Consent,
+        login: VendorLogin,
+        grants: Grants,
+        tokens: ProxyTokens,
+        allows: Allows,
+        rule: ScopeRule,
+        seconds: float,
+    ) -> None:
+        self._issuer, self._offered, self._seals, self._clients = issuer, offered, seals, clients
+        self._consent, self._login, self._grants, self._tokens = consent, login, grants, tokens
+        self._allows, self._rule, self._seconds = allows, rule, seconds
+
+    async def authorize(self, asked: SiteRequest) -> SiteAnswer:
+        """A client has sent a user here. Raises SignInRefused."""
+        if asked.headers.get("sec-fetch-dest", "document") != "document":
+            # Frames and pictures of other pages could only fill the browser with cookies.
+            raise SignInRefused("A sign-in has to be opened as a page of its own.", 403)
+        try:
+            fields = query_of(asked)
+            client = await self._clients.find(fields.get("client_id", ""), asked.address)
+        except OAuthError as error:
+            raise SignInRefused(f"The request is not good: {error.description}.") from None
+        if client is None:
+            id = fields.get("client_id", "")
+            raise SignInRefused(_NO_DOCUMENT.format(host=urlsplit(id).hostname) if is_document_url(id) else _NO_CLIENT)
+        redirect = client.redirect(fields.get("redirect_uri"))
+        if redirect is None:
+            raise SignInRefused(_NO_REDIRECT)
+        try:
+            request = checked_request(client, redirect, fields, self._offered)
+            if fields.get("prompt") != "consent" and self._consent.is_remembered(asked, client, request):
+                url, cookie = await self._leave(request)
+                return redirected(url, [cookie])
+            return self._consent.page(client, request)
+        except OAuthError as error:
+            state = fields.get("state")
+            known = AuthorizationRequest(client.key, redirect, state, "", (), self._offered.resource)
+            text = f"The client's request is not good: {error.description}."
+            if error.error == "temporarily_unavailable":
+                text = "The sign-in is not available at the moment."
+            return problem_page(text, known.location(self._issuer, **error.fields))
+
+    async def decide(self, asked: SiteRequest) -> SiteAnswer:
+        """The user has answered. Raises SignInRefused."""
+        try:
+            form = form_of(asked)
+        except OAuthError as error:
+            raise SignInRefused(f"The answer is not good: {error.description}.") from None
+        request, is_allowed, cookies = self._consent.decision(asked, form)
+        if not is_allowed:
+            said = {"error": "access_denied", "error_description": "the user has refused"}
+            return leaving_page(request.location(self._issuer, **said), cookies)
+        try:
+            url, cookie = await self._leave(request)
+        except OAuthError as error:
+            return leaving_page(request.location(self._issuer, **error.fields), cookies)
+        return leaving_page(url, [*cookies, cookie])
+
+    async def come_back(self, asked: SiteRequest) -> SiteAnswer:
+        """The vendor has sent the user back. Raises SignInRefused."""
+        try:
+            fields = query_of(asked)
+        except OAuthError as error:
+            raise SignInRefused(f"The answer is not good: {error.description}.") from None
+        id = fields.get("state", "")
+        name = f"{_COOKIE}{id[:16]}"
+        found = self._seals.open("signin", self._consent.cookies.read(asked.headers, name))
+        # The cookie shows that this browser's user has said yes. Anybody can have the address with the state.
+        if found is None or not id or found[0] != id or not await self._grants.is_first("signin", id, SECONDS):
+            raise SignInRefused(_NOT_BEGUN, 403)
+        request, cookies = AuthorizationRequest.opened(found[1]), [self._consent.cookies.dropped(name)]
+        try:
+            code = await self._code(request, id, fields)
+        except OAuthError as error:
+            # What a client may be told here (RFC 6749 §4.1.2.1) has no `invalid_grant`.
+            failed = OAuthError("access_denied", error.description) if error.error == "invalid_grant" else error
+            return redirected(request.location(self._issuer, **failed.fields), cookies)
+        return redirected(request.location(self._issuer, code=code), cookies)
+
+    async def _leave(self, request: AuthorizationRequest) -> tuple[str, tuple[str, str]]:
+        """The vendor's address, and the cookie that lets this browser come back. Raises OAuthError."""
+        id = secrets.token_urlsafe(32)
+        sealed = self._seals.seal("signin", [id, request], seconds=SECONDS)
+        cookie = self._consent.cookies.kept(f"{_COOKIE}{id[:16]}", sealed, SECONDS, "Lax")
+        return await self._login.address(id, self._verifier(id)), cookie
+
+    async def _code(self, request: AuthorizationRequest, id: str, fields: Mapping[str, str]) -> str:
+        await self._login.check_issuer(fields.get("iss"))
+        if "error" in fields:
+            raise OAuthError("access_denied", "the sign-in was refused")
+        user = await self._login.signed_in(fields.get("code", ""), id, self._verifier(id))
+        grant = await self._grant(request, user)
+        await self._grants.begin(grant)
+        return self._tokens.code(grant, request)
+
+    async def _grant(self, request: AuthorizationRequest, user: SignedIn) -> UserGrant:
+        claims, now = user.claims, time.time()
+        if not self._allows(claims):
+            log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", claims["sub"])
+            raise OAuthError("access_denied", "this account may not use this server")
+        until = now + self._seconds
+        if not await self._login.can_confirm(user.tokens):
+            until = min(until, now + UNCONFIRMED_SECONDS)
+            log.warning(UNCONFIRMED, self._login.vendor.title, UNCONFIRMED_SECONDS / 3600)
+        return UserGrant(
+            new_id(),
+            request.client,
+            claims["sub"],
+            await self._rule.grant_scopes(claims, request.scopes),
+            request.resource,
+            claims,
+            self._seals.seal("vendor", user.tokens),
+            until,
+            confirmed=now,
+        )
+
+    def _verifier(self, id: str) -> str:
+        """The verifier that belongs to a state. It is made anew when it is needed, by any process."""
+        return self._seals.mark("verifier", id)
+
+
+def redirected(url: str, cookies: list[tuple[str, str]] | None = None) -> SiteAnswer:
+    headers = [("location", url), ("cache-control", "no-store"), ("referrer-policy", "no-referrer"), *(cookies or ())]
+    return SiteAnswer(302, b"", headers)
+
+
+# -- Asks the user, and makes sure that the answer is the user's: given on our page, in the browser that was asked.
+
+
+SECONDS: Final = 600.0
+REMEMBERED_SECONDS: Final = 30 * 86400.0
+_STALE: Final = "This page is too old, or was opened in another browser. Start again in your client."
+
+
+class ConsentDecision(NamedTuple):
+    """The user's answer to a request."""
+
+    request: AuthorizationRequest
+    is_allowed: bool
+    cookies: list[tuple[str, str]]
+
+
+class Consent:
+    """The question to the user, and its answer."""
+
+    def __init__(self, issuer: str, action: str, vendor: str, seals: Seals, optional: Collection[str] = ()) -> None:
+        self.cookies = ConsentCookies(issuer)
+        self._origin = "/".join(issuer.split("/")[:3])
+        self._action, self._vendor, self._seals, self._optional = action, vendor, seals, optional
+
+    def page(self, client: OAuthClient, request: AuthorizationRequest) -> SiteAnswer:
+        """The page. Its answer must come with the cookie that goes with it. Raises OAuthError."""
+        id = secrets.token_urlsafe(24)
+        sealed = self._seals.seal("consent", [id, request], seconds=SECONDS)
+        if len(sealed) > MAX_COOKIE_LENGTH:
+            raise OAuthError("invalid_request", "state and redirect_uri are too long together")
+        cookie = self.cookies.kept(_name("consent", id), id, SECONDS, "Strict")
+        may_remember = _may_remember(client, request)
+        question = Question(client, request, self._vendor, sealed, may_remember, self._optional)
+        return consent_page(question, self._action, [cookie])
+
+    def decision(self, asked: SiteRequest, form: Mapping[str, str]) -> ConsentDecision:
+        """What the user has decided. Raises SignInRefused if it cannot be told that the user has."""
+        origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site")
+        if origin not in (None, self._origin) or site not in (None, "same-origin"):
+            raise SignInRefused("Another site has sent this answer. Start again in your client.", 403)
+        found = self._seals.open("consent", form.get("request", ""))
+        if found is None:
+            raise SignInRefused(_STALE)
+        id, request = found[0], AuthorizationRequest.opened(found[1])
+        if not hmac.compare_digest(self.cookies.read(asked.headers, _name("consent", id)).encode(), id.encode()):
+            raise SignInRefused(_STALE, 403)
+        is_allowed = form.get("decision") == "allow"
+        cookies = [self.cookies.dropped(_name("consent", id))]
+        if is_allowed and form.get("remember") == "yes" and not is_native(request.redirect):
+            sealed = self._seals.seal("remembered", _what(request), seconds=REMEMBERED_SECONDS)
+            cookies.append(self.cookies.kept(_remembered(request), sealed, REMEMBERED_SECONDS, "Lax"))
+        return ConsentDecision(request, is_allowed, cookies)
+
+    def is_remembered(self, asked: SiteRequest, client: OAuthClient, request: AuthorizationRequest) -> bool:
+        """Whether this browser's user has allowed exactly this before, and asked not to be asked again."""
+        if not _may_remember(client, request):
+            return False
+        kept = self._seals.open("remembered", self.cookies.read(asked.headers, _remembered(request)))
+        return kept == _what(request)
+
+
+def _may_remember(client: OAuthClient, request: AuthorizationRequest) -> bool:
+    # Any program on the user's machine may show the id of a native client (RFC 8252 §8.6), and anyone registers.
+    return bool(client.document) and not is_native(request.redirect)
+
+
+def _what(request: AuthorizationRequest) -> list[object]:
+    return [request.client, request.redirect, sorted(request.scopes), request.resource]
+
+
+def _remembered(request: AuthorizationRequest) -> str:
+    return f"allowed-{sha256(request.client.encode()).hexdigest()[:16]}"
+
+
+def _name(what: str, id: str) -> str:
+    return f"{what}-{sha256(id.encode()).hexdigest()[:16]}"
+
+
+# -- The pages that a user sees: the question, and what went wrong. They load nothing and run no script.
+
+
+_STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:4rem auto;padding:0 1rem;color:#222}"
+    "h1{font-size:1.3rem}dt{color:#666;font-size:.85rem;margin-top:.7rem}dd{margin:0;overflow-wrap:anywhere}"
+    "button{font:inherit;padding:.5rem 1.4rem;margin:1.4rem .6rem 0 0;border-radius:.4rem;border:1px solid #888}"
+    ".yes{background:#1a5fb4;border-color:#1a5fb4;color:#fff}.note{color:#666;font-size:.85rem}"
+)
+_POLICY: Final = (
+    "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+    f"style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'"
+)
+HEADERS: Final = (
+    ("content-type", "text/html; charset=utf-8"),
+    ("content-security-policy", _POLICY),
+    ("x-frame-options", "DENY"),
+    ("x-content-type-options", "nosniff"),
+    # Nothing for other sites. With `no-referrer`, browsers would call the origin of our own form `null`.
+    ("referrer-policy", "same-origin"),
+    ("cache-control", "no-store"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the user is asked: whether this client may sign in to this server, through this vendor.
+
+    `optional` are the scopes that not every user has: who signs in is known only afterwards.
+    """
+
+    client: OAuthClient
+    request: AuthorizationRequest
+    vendor: str
+    sealed: str
+    may_remember: bool
+    optional: Collection[str] = ()
+
+
+def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, str]]) -> SiteAnswer:
+    """The page that asks the user. Nothing that a client says of itself can be taken for our own words."""
+    client, request = question.client, question.request
+    always = [scope for scope in request.scopes if scope not in question.optional]
+    optional = [scope for scope in request.scopes if scope in question.optional]
+    name = f"<strong><bdi>{escape(client.name)}</bdi></strong>" if client.name else "A client without a name"
+    rows = [
+        ("Server", escape(request.resource)),
+        ("The client calls itself", name),
+        ("The client's address", escape(client.document) if client.document else "none: anyone can use any name"),
+        ("It receives your access at", f"<strong>{escape(describe_redirect(request.redirect))}</strong>"),
+        ("It gets", escape(", ".join(always)) or "access to this server"),
+    ]
+    if optional:
+        rows.append(("It also gets, if this server gives it to your account", escape(", ".join(optional))))
+    listed = "".join(f"<dt>{about}</dt><dd>{text}</dd>" for about, text in rows)
+    remember = (
+        '<p><label><input type="checkbox" name="remember" value="yes"> Do not ask again for this client in this '
+        "browser</label></p>"
+    )
+    form = (
+        f'<form method="post" action="{escape(action)}"><input type="hidden" name="request" value="{question.sealed}">'
+        f"{remember if question.may_remember else ''}"
+        '<button class="yes" name="decision" value="allow">Allow</button>'
+        '<button name="decision" value="refuse">Refuse</button></form>'
+    )
+    note = f'<p class="note">You go on to {escape(question.vendor)} to sign in. Allow only what you have started.</p>'
+    return _page(200, "Allow this client?", f"<dl>{listed}</dl>{form}{note}", cookies)
+
+
+def leaving_page(url: str, cookies: Sequence[tuple[str, str]] = ()) -> SiteAnswer:
+    """Sends the browser on. Not by a redirect: browsers apply `form-action` to every address that a form leads to."""
+    go = f'<meta http-equiv="refresh" content="0;url={escape(url)}">'
+    return _page(200, "One moment", f'<p><a href="{escape(url)}">Go on</a></p>', cookies, go)
+
+
+def refusal_page(text: str, status: int = 400) -> SiteAnswer:
+    return _page(status, "This sign-in cannot go on", f"<p>{escape(text)}</p>", ())
+
+
+def problem_page(text: str, url: str) -> SiteAnswer:
+    """Says what is wrong with a client's request, which the user can take back to the client.
+
+    Nobody is sent there at once: anybody can register any address, and make a link to this server that leads to it.
+    """
+    link = f'<p><a href="{escape(url)}">Go back to {escape(describe_redirect(url))}</a></p>'
+    return _page(400, "This sign-in cannot go on", f"<p>{escape(text)}</p>{link}", ())
+
+
+def _page(status: int, title: str, body: str, cookies: Sequence[tuple[str, str]], head: str = "") -> SiteAnswer:
+    html = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>{head}'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
+        f"<body><h1>{title}</h1>{body}</body></html>"
+    )
+    return SiteAnswer(status, html.encode(), [*HEADERS, *cookies])
+
+
+# -- Cookies of the sign-in: only this server reads them, and only over https, except on this machine.
+
+
+MAX_COOKIE_LENGTH: Final = 3900
+_PAIR: Final = re.compile(r"([A-Za-z0-9_-]+)=([A-Za-z0-9_-]*)")
+
+
+class ConsentCookies:
+    """Writes and reads cookies for an issuer with this URL."""
+
+    def __init__(self, issuer: str) -> None:
+        self._is_https = issuer.startswith("https:")
+        # Browsers accept this prefix only from the host itself, over https, for every path.
+        self._prefix = "__Host-defserve-" if self._is_https else "defserve-"
+
+    def kept(self, name: str, value: str, seconds: float, same_site: Literal["Strict", "Lax"]) -> tuple[str, str]:
+        """The header that keeps a value in the browser."""
+        secure = "; Secure" if self._is_https else ""
+        text = f"{self._prefix}{name}={value}; Path=/; Max-Age={int(seconds)}; HttpOnly; SameSite={same_site}{secure}"
+        return "set-cookie", text
+
+    def dropped(self, name: str) -> tuple[str, str]:
+        return self.kept(name, "", 0, "Lax")
+
+    def read(self, headers: Mapping[str, str], name: str) -> str:
+        """The value that the browser shows; empty if there is none, or more than one."""
+        pairs = (_PAIR.fullmatch(part.strip()) for part in headers.get("cookie", "").split(";"))
+        found = [pair[2] for pair in pairs if pair is not None and pair[1] == self._prefix + name]
+        return found[0] if len(found) == 1 else ""

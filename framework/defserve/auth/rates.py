@@ -1,0 +1,126 @@
+"""Rates as token buckets, in a bounded table, and bad tokens counted by the address they come from.
+
+Each key may burst, then keeps to its rate. Only failures have to wait: a good token is always let in.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from defserve.auth.oauth import is_loopback
+from defserve.errors import UsageError
+
+# A caller that waits as long as it was told must then succeed, despite rounding errors.
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often something may be done: `burst` times at once, and after that `per_second` times a second."""
+
+    per_second: float = 50.0
+    burst: int = 100
+
+    def __post_init__(self) -> None:
+        if not (0 < self.per_second < math.inf) or self.burst < 1:
+            raise UsageError(
+                f"Rate({self.per_second!r}, burst={self.burst!r}) would allow nothing, or everything",
+                fix="give a positive, finite rate and a burst of at least 1; for no limit, leave it out",
+            )
+
+
+DANGEROUS = Rate(per_second=1, burst=5)
+FAILED_AUTH = Rate(per_second=10 / 60, burst=10)
+
+
+class Buckets:
+    """One bucket per key, such as (principal, tool). A full bucket is the same as none, so full ones are not kept.
+
+    Beyond `capacity` the fullest are dropped first: dropping those changes the least.
+    """
+
+    def __init__(
+        self, rate: Rate | None = None, *, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if capacity < 1:
+            raise UsageError(f"Buckets(capacity={capacity}) can hold nothing", fix="give a positive number")
+        self.rate, self.capacity = rate or Rate(), capacity
+        self._clock = clock
+        # When each bucket will be full again. That is its whole state, as in the generic cell rate algorithm.
+        self._full_at: dict[Hashable, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def take(self, key: Hashable, rate: Rate | None = None) -> float:
+        """Take one token and return 0. If there is none, take nothing and return the seconds until there is one.
+
+        A key has one rate: if you give `rate`, give it each time.
+        """
+        rate = rate or self.rate
+        now = self._clock()
+        full_at = max(self._full_at.get(key, now), now)
+        if wait := _wait(rate, full_at - now):
+            return wait
+        if key not in self._full_at and len(self._full_at) >= self.capacity:
+            self._make_room(now)
+        self._full_at[key] = full_at + 1 / rate.per_second
+        return 0.0
+
+    def peek(self, key: Hashable, rate: Rate | None = None) -> float:
+        """What `take` would return, without taking."""
+        now = self._clock()
+        return _wait(rate or self.rate, self._full_at.get(key, now) - now)
+
+    def _make_room(self, now: float) -> None:
+        # One sixteenth at a time, so that a table under attack is not searched at every call.
+        self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
+        surplus = len(self._full_at) - self.capacity * 15 // 16
+        if surplus > 0:
+            for key in heapq.nsmallest(surplus, self._full_at, key=self._full_at.__getitem__):
+                del self._full_at[key]
+
+
+def _wait(rate: Rate, until_full: float) -> float:
+    """Seconds until a bucket that will be full in `until_full` seconds holds one token."""
+    wait = until_full - (rate.burst - 1) / rate.per_second
+    return wait if wait > _SLACK else 0.0
+
+
+# -- Bad tokens, counted by the address they come from. Only failures have to wait: a good token is always let in.
+
+
+class FailedTokens:
+    """How many bad tokens came from each address lately.
+
+    An address that many callers share is not counted: this machine's own, and behind a trusted proxy every address
+    that the proxy did not name. `counted_as` gives the network of an address, whose addresses are counted together.
+    """
+
+    def __init__(
+        self,
+        *,
+        trusted_proxy: bool,
+        counted_as: Callable[[str], str] = str,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._trusted_proxy, self._counted_as = trusted_proxy, counted_as
+        self._failures = Buckets(FAILED_AUTH, clock=clock)
+
+    def count(self, address: str, forwarded_for: Iterable[bytes]) -> float:
+        """A token was bad. Returns how many seconds its sender has to wait, if it had too many of them.
+
+        `forwarded_for` are the X-Forwarded-For headers of the request.
+        """
+        if not address or is_loopback(address) or (self._trusted_proxy and not _names(forwarded_for, address)):
+            return 0.0
+        return self._failures.take(self._counted_as(address))
+
+
+def _names(forwarded_for: Iterable[bytes], address: str) -> bool:
+    return any(address in value.decode("latin-1") for value in forwarded_for)

@@ -1,0 +1,389 @@
+"""Signed tokens (JWT): signatures, expiry, ID tokens, OpenID providers, and tokens that were taken back.
+
+An invalid token has no principal. Unusable settings raise at once. Needs PyJWT and cryptography, which are imported
+when the first verifier is made.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from hashlib import sha256
+from math import isfinite
+from typing import Any, Final, NamedTuple
+
+from defserve.auth.bearer_tokens import credential_of, is_token
+from defserve.auth.issuers import Fetch, IssuerUnavailable, download, endpoint_of, metadata_of, metadata_urls
+from defserve.auth.principals import Principal, is_token_id, scopes_in
+from defserve.auth.signing_keys import (
+    ASYMMETRIC,
+    INSTALL,
+    FixedKey,
+    KeySet,
+    KeySource,
+    VerificationKey,
+    checked_algorithms,
+    fixed_key,
+)
+from defserve.errors import UsageError
+from defserve.stores.identity import ServerIdentity, parse_identity, server_store
+from defserve.stores.store import DENIED_TOKENS, Store, StoreChange
+
+log = logging.getLogger("defserve.auth")
+
+LONGEST_KID = 256
+GOOD_BYTES, BAD_BYTES = 4 * 1024 * 1024, 1024 * 1024
+_DATES = ("exp", "nbf", "iat")
+
+# RFC 9068 §2.1, and what most issuers write. Others are no access tokens: proofs of a key, notices of a logout.
+_TYPES = ("jwt", "at+jwt")
+
+# What only other tokens of the same issuer have: a notice of a logout; an ID token, which is for the client to read.
+_NOT_OF_ACCESS = ("events", "at_hash", "c_hash")
+
+
+class JWT:
+    """Signed tokens of one issuer (RFC 7519, RFC 9068) for one audience.
+
+    Give the issuer's key (`key`: PEM, or a shared secret with an HS algorithm) or the URL of its published keys
+    (`jwks_url`). The audience, the issuer, the subject and the expiry are always checked. `sub` is the principal's id.
+    A token ends at its `exp`, or when its `jti` is put on the list `denied`. `leeway` is how far ahead the issuer's
+    clock may be: it counts for `nbf` and `iat`. Raises UsageError for settings that would accept nothing, or anything.
+    """
+
+    def __init__(
+        self,
+        *,
+        audience: str | Iterable[str],
+        issuer: str,
+        key: str | bytes | None = None,
+        jwks_url: str | None = None,
+        algorithms: str | Iterable[str] = tuple(ASYMMETRIC),
+        scopes_claim: str | Iterable[str] = "scope",
+        leeway: float = 30,
+        fetch: Fetch | None = None,
+        denied: DeniedTokens | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.audiences = (audience,) if isinstance(audience, str) else tuple(audience)
+        self.issuer, self.issuers, self.leeway = issuer, (issuer,), leeway
+        self.scopes_claims = (scopes_claim,) if isinstance(scopes_claim, str) else tuple(scopes_claim)
+        self._check_settings()
+        self.algorithms = checked_algorithms(algorithms)
+        _require_pyjwt()
+        self._keys, self._denied, self._clock = self._source(key, jwks_url, fetch), denied, clock
+        self._good, self._bad = VerifiedTokens(GOOD_BYTES), VerifiedTokens(BAD_BYTES)
+
+    def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: Fetch | None) -> KeySource:
+        if key is not None and jwks_url is None:
+            return FixedKey(fixed_key(key, self.algorithms))
+        if key is not None or jwks_url is None:
+            raise UsageError("JWT needs either key or jwks_url", fix="give one of the two")
+        if not self.algorithms <= ASYMMETRIC.keys():
+            raise UsageError("keys that jwks_url publishes cannot be secrets", fix="leave algorithms out")
+        # Fetching keys needs more imports than a fixed key.
+        from defserve.auth.signing_keys import KeySet
+
+        return KeySet(jwks_url, self.algorithms, fetch=fetch)
+
+    def _check_settings(self) -> None:
+        if not self.issuer or not self.audiences or not all(self.audiences):
+            raise UsageError(
+                "JWT needs an issuer and an audience; otherwise tokens made for other servers would be accepted",
+                fix="audience= is this server's public URL, issuer= the authorization server's",
+            )
+        if not 0 <= self.leeway <= 300:
+            raise UsageError(f"JWT(leeway={self.leeway!r}) is out of range", fix="give 0 to 300 seconds")
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """See `Auth.bind_server`."""
+        if self._denied is not None:
+            self._denied.bind_server(identity)
+
+    async def verify(self, token: str) -> Principal | None:
+        """The principal that the claims name; None if anything is wrong with the token. Only the log says what."""
+        if not is_token(token):
+            return None
+        try:
+            claims = await self._claims(token)
+            if claims is None or not self._is_access_token(claims) or not self._is_current(claims):
+                return None
+            if self._denied is not None and not await self._denied.accepts(claims):
+                return None
+        except Exception as error:
+            # A stranger's bytes can make the libraries raise anything. The log says what it was.
+            log.debug("token refused: %s", type(error).__name__)
+            return None
+        return self._principal(claims, token)
+
+    async def _claims(self, token: str) -> dict[str, Any] | None:
+        """The claims of the token, if its signature is good and it is for us. Raises what PyJWT raises."""
+        known = self._good.find(token) or self._bad.find(token)
+        # The key must still be one of the issuer's.
+        if known is not None and await self._keys.find(known.kid, known.algorithm) is known.key:
+            return json.loads(known.claims) if known.claims else None
+        import jwt
+
+        header: dict[str, Any] = jwt.get_unverified_header(token)
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if (
+            algorithm not in self.algorithms
+            or "crit" in header
+            or str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES
+            or not isinstance(kid, str | None)
+            or len(kid or "") > LONGEST_KID
+        ):
+            return None
+        key = await self._keys.find(kid, algorithm)
+        if key is None:
+            return None
+        try:
+            claims = jwt.decode(
+                token,
+                key.material,
+                algorithms=[algorithm],
+                audience=self.audiences,
+                issuer=self.issuer,
+                options={
+                    "require": ["exp", "aud", "iss", "sub"],
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except jwt.InvalidTokenError:
+            self._bad.keep(token, VerifiedToken(kid, algorithm, key))
+            raise
+        self._good.keep(token, VerifiedToken(kid, algorithm, key, json.dumps(claims).encode()))
+        return claims
+
+    def _is_access_token(self, claims: dict[str, Any]) -> bool:
+        # Keycloak says in `typ` which of its tokens it is.
+        return not any(name in claims for name in _NOT_OF_ACCESS) and claims.get("typ", "Bearer") in ("Bearer", "DPoP")
+
+    def _is_current(self, claims: dict[str, Any]) -> bool:
+        """Whether it is time for a token. Its dates were verified with its signature."""
+        if not all(_is_date(claims[name]) for name in _DATES if name in claims):
+            return False
+        now = self._clock()
+        begins = max((claims[name] for name in ("nbf", "iat") if name in claims), default=now)
+        return begins <= now + self.leeway and now < claims["exp"]
+
+    def _principal(self, claims: dict[str, Any], token: str) -> Principal | None:
+        subject = claims["sub"]
+        if not isinstance(subject, str) or not is_token_id(subject):
+            return None
+        scopes = frozenset[str]().union(*(scopes_in(claims.get(name)) for name in self.scopes_claims))
+        return Principal(subject, scopes, claims, credential=credential_of(token))
+
+
+def _is_date(value: object) -> bool:
+    """RFC 7519 §2 NumericDate. PyJWT would accept the text "1" and `true` as well."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _require_pyjwt() -> None:
+    try:
+        import cryptography
+        import jwt
+    except ImportError:
+        raise UsageError("JWT needs PyJWT and cryptography, which are not installed", fix=INSTALL) from None
+    del cryptography, jwt
+
+
+# -- Tokens whose signature was checked. A client sends the same token many times, and checking a signature costs CPU.
+
+
+# What an entry costs besides its claims, roughly.
+ENTRY_BYTES = 512
+
+
+class VerifiedToken(NamedTuple):
+    """The header of a token, the key it was checked with, and its claims as JSON. A bad token has none."""
+
+    kid: str | None
+    algorithm: str
+    key: VerificationKey
+    claims: bytes = b""
+
+
+class VerifiedTokens:
+    """The latest tokens, found by their digest, of `most_bytes` together."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most, self._size = most_bytes, 0
+        self._kept: dict[bytes, VerifiedToken] = {}
+
+    def find(self, token: str) -> VerifiedToken | None:
+        return self._kept.get(_digest(token))
+
+    def keep(self, token: str, verified: VerifiedToken) -> None:
+        """Remember a token. The oldest ones make room for it."""
+        digest = _digest(token)
+        self._drop(digest)
+        self._kept[digest] = verified
+        self._size += ENTRY_BYTES + len(verified.claims)
+        while self._size > self._most:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, digest: bytes) -> None:
+        if (gone := self._kept.pop(digest, None)) is not None:
+            self._size -= ENTRY_BYTES + len(gone.claims)
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode()).digest()
+
+
+# -- Signed tokens of an OpenID provider or OAuth server, which says by its metadata where its keys are.
+
+
+SCOPE_CLAIMS: Final = ("scope", "scp")
+"""RFC 9068, and what Entra and Okta write instead."""
+
+
+# -- Signed tokens that must not be accepted any more, although they have not expired: a list of their ids (`jti`).
+
+
+LONGEST_ID: Final = 1024
+
+
+class DeniedTokens:
+    """Ids of tokens that were taken back, in a store that all processes share: `sqlite:///tokens.db`, or a store.
+
+    A JWT verifier with such a list accepts only tokens that have an id. An id is kept until its token has expired.
+    The list is that of the server whose `auth=` it is given to; a program without that server names it:
+    `server` is its name; `URL,NAME` if it has a resource URL; or `namespace=NAME`.
+    """
+
+    def __init__(
+        self, store: str | Store, *, server: str | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        identity = parse_identity(server) if server else None
+        self._store, self._clock = server_store(store, identity, what="DeniedTokens(…)"), clock
+
+    def bind_server(self, identity: ServerIdentity) -> None:
+        """See `Auth.bind_server`."""
+        self._store.bind_server(identity)
+
+    async def deny(self, jti: str, *, until: float) -> None:
+        """Accept this token no more. `until` is when it expires by itself, in seconds since 1970 (its `exp`)."""
+        if not jti or len(jti) > LONGEST_ID:
+            raise UsageError(f"a token's id cannot be {jti[:80]!r}", fix=f"give its jti, 1 to {LONGEST_ID} characters")
+        now = self._clock()
+        over = [name async for name, value in self._store.scan(DENIED_TOKENS) if json.loads(value)["until"] <= now]
+        put = {_name(jti): json.dumps({"until": until}).encode()}
+        await self._store.change(StoreChange(DENIED_TOKENS, put, drop=[name for name in over if name not in put]))
+
+    async def accepts(self, claims: Mapping[str, Any]) -> bool:
+        """Whether a token with these claims has an id that was not taken back."""
+        jti = claims.get("jti")
+        if not isinstance(jti, str) or not 0 < len(jti) <= LONGEST_ID:
+            return False
+        name = _name(jti)
+        return name not in await self._store.get(DENIED_TOKENS, (name,))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+def _name(jti: str) -> str:
+    return sha256(jti.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class OIDC(JWT):
+    """Access tokens of one issuer, checked with the keys that it publishes.
+
+    `issuer` is written exactly as in its metadata and its tokens. `audience` is this server's public URL, or whatever
+    the issuer writes into `aud` for it. Metadata and keys are fetched when the first token comes, kept for ten minutes,
+    and fetched again for a key that is not known, at most once a minute. ID tokens are not accepted.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        audience: str | Iterable[str],
+        algorithms: str | Iterable[str] = tuple(ASYMMETRIC),
+        scopes_claim: str | Iterable[str] = SCOPE_CLAIMS,
+        leeway: float = 30,
+        fetch: Fetch | None = None,
+        denied: DeniedTokens | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(
+            audience=audience,
+            issuer=issuer,
+            jwks_url=metadata_urls(issuer)[0],
+            algorithms=algorithms,
+            scopes_claim=scopes_claim,
+            leeway=leeway,
+            fetch=partial(_keys, issuer, fetch or download),
+            denied=denied,
+            clock=clock,
+        )
+
+
+async def _keys(issuer: str, fetch: Fetch, url: str) -> bytes:
+    del url  # the metadata says it
+    return await published_keys(issuer, fetch)
+
+
+async def published_keys(issuer: str, fetch: Fetch) -> bytes:
+    """The key set of an issuer. Its metadata is read anew each time, so it may move its keys."""
+    return await fetch(endpoint_of(await metadata_of(issuer, fetch), "jwks_uri"))
+
+
+# -- ID tokens (OpenID Connect Core §3.1.3.7): who has signed in, said to the application that asked.
+
+
+class IdTokens:
+    """The ID tokens of one issuer for one application."""
+
+    def __init__(self, issuer: str, client_id: str, *, fetch: Fetch, clock: Callable[[], float] = time.time) -> None:
+        self._issuer, self._client_id, self._clock = issuer, client_id, clock
+
+        async def keys(url: str) -> bytes:
+            return await published_keys(issuer, fetch)
+
+        self._keys = KeySet(metadata_urls(issuer)[0], frozenset(ASYMMETRIC), fetch=keys)
+
+    async def verify(self, token: str, nonce: str, *, is_renewal: bool = False) -> dict[str, Any] | None:
+        """The claims; None if the token is not good, or was not made for the request with this nonce.
+
+        That of a renewal may have no nonce (OpenID Connect Core §12.2).
+        Raises IssuerUnavailable if there are no keys to tell by.
+        """
+        import jwt
+
+        try:
+            header: dict[str, Any] = jwt.get_unverified_header(token)
+            key = await self._keys.find(header.get("kid"), str(header.get("alg")))
+            if not self._keys.has_keys:
+                raise IssuerUnavailable(f"the keys of {self._issuer} cannot be read")
+            if key is None or "crit" in header:
+                return None
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key.material,
+                algorithms=[header["alg"]],
+                audience=self._client_id,
+                issuer=self._issuer,
+                options={"require": ["exp", "iat", "aud", "iss", "sub"], "verify_exp": False, "verify_iat": False},
+            )
+            is_current = claims["iat"] - 60 <= self._clock() < claims["exp"] + 60
+            # With several audiences, `azp` says which of them asked.
+            is_ours = claims.get("azp", self._client_id) == self._client_id
+            is_asked = (is_renewal and "nonce" not in claims) or hmac.compare_digest(
+                str(claims.get("nonce")).encode(), nonce.encode()
+            )
+        except IssuerUnavailable:
+            raise
+        except Exception as error:
+            log.warning("an ID token is refused: %s", type(error).__name__)
+            return None
+        return claims if is_current and is_ours and is_asked else None

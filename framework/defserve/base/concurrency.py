@@ -1,0 +1,60 @@
+"""Tasks that run on their own, and changes in a folder that only one process makes at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundTasks(set["asyncio.Task[Any]"]):
+    """Those that have not ended. They are kept here because an event loop alone may lose a task before its end."""
+
+    def start(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+    def cancel(self) -> None:
+        """Ask all of them to end."""
+        for task in self:
+            task.cancel()
+
+
+# -- Changes in a folder that only one process makes at a time.
+
+
+PATIENCE: Final = 1.0
+PAUSE: Final = 0.01
+"""Both in seconds."""
+
+
+@contextmanager
+def only_change(folder: str | os.PathLike[str]) -> Generator[None]:
+    """While the block runs, no other process that asks for this puts a file in place there, or removes one.
+
+    After a second the block runs all the same: anybody who may read a folder can lock it for ever.
+    """
+    import fcntl  # not on every system; who calls this has files that only those systems have
+
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(PAUSE)
+                continue
+            except OSError:  # a file system without locks
+                pass
+            break
+        yield
+    finally:
+        os.close(opened)

@@ -1,0 +1,448 @@
+"""A function's arguments: the JSON Schema of its parameters, and the validation of what a peer sends.
+
+`validate` gives keyword arguments, or raises BadArguments with a line for each field, worded for a model. Mode is lax,
+and unknown names are refused. Plain scalars are checked without importing pydantic (`core_schemas.py`), because that
+import would be most of the start-up time; `models.py`, `patterns.py` and `problems.py` are imported when needed.
+"""
+
+from __future__ import annotations
+
+import collections.abc as abc
+from functools import lru_cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Optional, get_args, get_origin
+
+import pydantic_core
+from pydantic_core import SchemaError, SchemaSerializer, SchemaValidator, ValidationError, core_schema
+from pydantic_core.core_schema import CoreSchema
+
+from defserve.binding import core_schemas
+from defserve.binding.core_schemas import (
+    argument_schema,
+    argument_validator,
+    bounded_schema,
+    bounded_validator,
+    fail_fast,
+    fail_fast_validator,
+    matched_patterns,
+)
+from defserve.binding.json_schemas import compacted, object_schema
+from defserve.binding.signature import accepts_none, kind_of, spelled
+from defserve.core.json_values import JsonSchema, as_list, excess, is_array, is_object
+from defserve.errors import BadArguments, Problem, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from defserve.binding.signature import Parameter, Signature
+
+
+_SCALARS = (str, int, bool, NoneType)
+_JSON_TYPES: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_CONTAINERS = {"array", "object"}
+
+# JSON text in a string has the same limits as a message.
+_DEPTH, _KEYS = 64, 10_000
+
+# Of arguments with more values than this only the first problem is reported.
+_FULLY_REPORTED = 2_000
+
+
+class Fragment:
+    """One annotation's schemas, shared by every function that uses it.
+
+    `json` describes what is accepted, `output` what is produced; both may have `$defs`. The compact forms are
+    made once: many functions share a model, and compacting its schema for each would slow down a long list.
+    """
+
+    __slots__ = (
+        "core",
+        "_adapter",
+        "_json",
+        "_output",
+        "_compact",
+        "_compact_output",
+        "_validator",
+        "_serializer",
+        "_stopping",
+    )
+
+    def __init__(self, core: CoreSchema, json: JsonSchema | None, adapter: TypeAdapter[Any] | None = None) -> None:
+        self.core = core
+        self._adapter = adapter
+        self._json = json
+        self._output = json
+        self._compact: JsonSchema | None = None
+        self._compact_output: JsonSchema | None = None
+        self._stopping: CoreSchema | None = None
+        self._validator: Any = adapter.validator if adapter else None
+        self._serializer: Any = adapter.serializer if adapter else None
+
+    @property
+    def by_pydantic(self) -> bool:
+        return self._adapter is not None
+
+    @property
+    def described(self) -> CoreSchema:
+        """As `core`, but pydantic's own: `core` only calls a validator that pydantic has made."""
+        return self.core if self._adapter is None else self._adapter.core_schema
+
+    @property
+    def json(self) -> JsonSchema:
+        if self._json is None:
+            self._json = self._described("validation")
+        return self._json
+
+    @property
+    def output(self) -> JsonSchema:
+        if self._output is None:
+            self._output = self._described("serialization")
+        return self._output
+
+    @property
+    def compact(self) -> JsonSchema:
+        if self._compact is None:
+            self._compact = compacted(self.json)
+        return self._compact
+
+    @property
+    def compact_output(self) -> JsonSchema:
+        if self._compact_output is None:
+            self._compact_output = compacted(self.output)
+        return self._compact_output
+
+    @property
+    def stopping(self) -> CoreSchema:
+        """As `core`, but sequences and mappings stop at their first bad item."""
+        if self._stopping is None:
+            made = self._adapter
+            self._stopping = fail_fast(self.core) if made is None else _called(fail_fast_validator(made))
+        return self._stopping
+
+    @property
+    def complete(self) -> CoreSchema:
+        """As `stopping`, but every error is collected. Made when first needed, to say all that is wrong."""
+        made = self._adapter
+        return argument_schema(self.core) if made is None else _called(argument_validator(made))
+
+    def _described(self, mode: Any) -> JsonSchema:
+        from defserve.binding.models import json_schema
+
+        assert self._adapter is not None
+        return json_schema(self._adapter, mode)
+
+    @property
+    def validator(self) -> SchemaValidator:
+        if self._validator is None:
+            self._validator = SchemaValidator(self.core)
+        return self._validator
+
+    @property
+    def serializer(self) -> SchemaSerializer:
+        if self._serializer is None:
+            self._serializer = SchemaSerializer(self.core)
+        return self._serializer
+
+
+def fragment(annotation: Any, *, where: str = "", subject: str = "") -> Fragment:
+    """The schemas of an annotation. `where` and `subject` say whose it is, for the UsageError."""
+    try:
+        return lookup(annotation)
+    except Exception as error:
+        raise unusable(annotation, error, where=where, subject=subject) from error
+
+
+def lookup(annotation: Any) -> Fragment:
+    """As `fragment`, but raises whatever pydantic raises."""
+    try:
+        hash(annotation)
+    except TypeError:
+        return _made(annotation)
+    return _cached(annotation)
+
+
+def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
+    """The complaint about an annotation pydantic cannot describe."""
+    if isinstance(error, SchemaError):
+        from defserve.binding.patterns import impossible
+
+        if (found := impossible(str(error))) is not None:
+            return UsageError(f"{subject or 'annotation'}: {found[0]}", where=where, fix=found[1])
+    if isinstance(error, UnusablePattern):
+        return UsageError(f"{subject or 'annotation'}: {error.problem}", where=where, fix=error.fix)
+    reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
+    return UsageError(
+        f"{subject or 'annotation'}: {spelled(annotation)} has no JSON form ({reason})",
+        where=where,
+        fix="use scalars, containers, a dataclass, TypedDict or pydantic model,"
+        " or give the class __get_pydantic_core_schema__",
+    )
+
+
+class UnusablePattern(Exception):
+    """A pattern in an annotation that a caller's text must not meet."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.problem, self.fix = problem, fix
+
+
+def _made(annotation: Any) -> Fragment:
+    if (built := core_schemas.build(annotation)) is not None:
+        core, json = built
+        return Fragment(bounded_schema(core), json)
+    from defserve.binding.models import adapter
+
+    made = adapter(_concrete(annotation))
+    # The adapter's own validator is called rather than its schema copied: definitions shared by two
+    # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
+    return Fragment(_called(bounded_validator(made)), None, made)
+
+
+def _called(validator: Any) -> CoreSchema:
+    return core_schema.no_info_plain_validator_function(validator.validate_python)
+
+
+def _concrete(annotation: Any) -> Any:
+    """pydantic validates an Iterable lazily, inside the author's function; a list is checked at once."""
+    if get_origin(annotation) is abc.Iterable:
+        return list[get_args(annotation)]  # type: ignore[misc]
+    return annotation
+
+
+_cached = lru_cache(maxsize=4096)(_made)
+
+_Validate = abc.Callable[[Any], dict[str, Any]]
+
+
+class Arguments:
+    """The arguments of one function: their JSON Schema, and their validation."""
+
+    __slots__ = ("_parameters", "_fragments", "_schema", "_validate", "_validate_all")
+
+    def __init__(self, parameters: tuple[Parameter, ...], fragments: tuple[Fragment, ...]) -> None:
+        self._parameters = parameters
+        self._fragments = fragments
+        self._schema: JsonSchema | None = None
+        # The first stops at a bad item; the second, made when first needed, collects every error.
+        self._validate: _Validate | None = None
+        self._validate_all: _Validate | None = None
+
+    @property
+    def may_annotate(self) -> bool:
+        """Whether an author could have put keywords of their own into the schema."""
+        return any(made.by_pydantic for made in self._fragments)
+
+    @classmethod
+    def of(cls, signature: Signature) -> Arguments:
+        """Raises UsageError for a parameter whose type has no JSON form."""
+        seen: set[str] = set()
+        for parameter in signature.parameters:
+            if parameter.wire_name in seen:
+                raise UsageError(
+                    f"{signature.name}: {parameter.wire_name!r} is the name of two parameters",
+                    where=signature.where,
+                    fix="choose another alias",
+                )
+            seen.add(parameter.wire_name)
+        return cls(signature.parameters, tuple(_fragment_of(one, signature) for one in signature.parameters))
+
+    @property
+    def schema(self) -> JsonSchema:
+        """The compact JSON Schema. It is shared: do not change it."""
+        if self._schema is None:
+            # Two parameters may share definitions; a single one cannot.
+            alone = sum("$defs" in made.json for made in self._fragments) < 2
+            properties = {
+                parameter.wire_name: _property(parameter, made, made.compact if alone else made.json)
+                for parameter, made in zip(self._parameters, self._fragments, strict=True)
+            }
+            self._schema = object_schema(properties, [one.wire_name for one in self._parameters if one.required])
+        return self._schema
+
+    def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        """The keyword arguments for the function. A parameter that is left out gets the function's own default.
+
+        Raises BadArguments with one problem for each field.
+        """
+        validate = self._validate or self._build()
+        try:
+            try:
+                return validate({} if given is None else given)
+            except ValidationError as error:
+                return self._second_look({} if given is None else given, error)
+        except (OverflowError, RecursionError, UnicodeError) as error:
+            raise BadArguments((Problem("", f"arguments cannot be read: {error}"),)) from None
+
+    def _build(self) -> _Validate:
+        self._validate = self._validator([made.stopping for made in self._fragments])
+        return self._validate
+
+    def _validator(self, cores: list[CoreSchema]) -> _Validate:
+        fields = {
+            parameter.name: _field(parameter, core) for parameter, core in zip(self._parameters, cores, strict=True)
+        }
+        # JSON has no infinities, so a string that spells one is not a number.
+        config = core_schema.CoreConfig(allow_inf_nan=False)
+        schema = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
+        return SchemaValidator(schema).validate_python
+
+    def _second_look(self, given: Any, error: ValidationError) -> dict[str, Any]:
+        """Try again with JSON strings decoded where a container is wanted; if that fails too, raise what is wrong."""
+        assert self._validate is not None
+        decoded = self._decoded(given) if is_object(given) else None
+        if decoded is not None:
+            given = decoded
+            try:
+                return self._validate(given)
+            except ValidationError as second:
+                error = second
+        from defserve.binding.problems import MORE, explain
+
+        if holds_more_than(given, _FULLY_REPORTED):
+            raise BadArguments((*explain(error, given, self.schema), MORE)) from None
+        try:
+            self._validate_all = self._validate_all or self._validator([made.complete for made in self._fragments])
+            return self._validate_all(given)
+        except ValidationError as full:
+            raise BadArguments(explain(full, given, self.schema)) from None
+
+    def _decoded(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        """Raises BadArguments for JSON text that is past the limits of a message."""
+        found: dict[str, Any] = {}
+        for parameter, made in zip(self._parameters, self._fragments, strict=True):
+            value = given.get(parameter.wire_name)
+            if isinstance(value, str) and value.strip()[:1] in ("[", "{") and _wants_container(made.json):
+                try:
+                    decoded = pydantic_core.from_json(value, allow_inf_nan=False)
+                except ValueError:
+                    continue
+                if reason := excess(decoded, _DEPTH, _KEYS):
+                    raise BadArguments((Problem(parameter.wire_name, f"the JSON in this string: {reason}"),))
+                found[parameter.wire_name] = decoded
+        return {**given, **found} if found else None
+
+
+def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
+    annotation = parameter.annotation
+    if parameter.default is None and not accepts_none(annotation):
+        # `x: str = None` means `x: str | None = None`, although PEP 484 forbids it.
+        annotation = Optional[annotation]  # noqa: UP045
+    try:
+        made = lookup(annotation)
+        refuse_patterns(made)
+        # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
+        assert made.json is not None
+    except Exception as error:
+        subject = f"{signature.name}: parameter {parameter.name!r}"
+        raise unusable(parameter.annotation, error, where=signature.where, subject=subject) from error
+    if not _fits(parameter.default, made):
+        raise UsageError(
+            f"{signature.name}: parameter {parameter.name!r}: its default {parameter.default!r}"
+            f" is not {spelled(parameter.annotation)}",
+            where=signature.where,
+            fix="change the default, or the annotation",
+        )
+    return made
+
+
+def refuse_patterns(made: Fragment) -> None:
+    """Raises UnusablePattern if a caller's text would meet Python's engine, or a pattern that is too large."""
+    refuse_core_patterns(made.described)
+
+
+def refuse_core_patterns(core: CoreSchema) -> None:
+    """The same for a core schema."""
+    for pattern, engine in matched_patterns(core):
+        from defserve.binding.patterns import annotated_pattern_problem
+
+        if (found := annotated_pattern_problem(pattern, engine)) is not None:
+            raise UnusablePattern(*found)
+
+
+def _fits(default: Any, made: Fragment) -> bool:
+    """Whether a caller could send the default. Checked for scalars only, to keep start-up fast."""
+    kind = _JSON_TYPES.get(kind_of(default))
+    wanted = made.json.get("type")
+    if kind is None or made.by_pydantic or wanted in _CONTAINERS or made.json == {"type": kind}:
+        return True
+    try:
+        made.validator.validate_python(default)
+    except ValidationError:
+        return False
+    return True
+
+
+def _field(parameter: Parameter, core: CoreSchema) -> core_schema.TypedDictField:
+    alias = parameter.wire_name if parameter.wire_name != parameter.name else None
+    if parameter.fills:
+        if parameter.default_factory is not None:
+            core = core_schema.with_default_schema(core, default_factory=parameter.default_factory)
+        else:
+            core = core_schema.with_default_schema(core, default=parameter.default)
+    return core_schema.typed_dict_field(core, required=parameter.required, validation_alias=alias)
+
+
+def _property(parameter: Parameter, made: Fragment, schema: JsonSchema) -> JsonSchema:
+    if description := parameter.description:
+        schema = schema | {"description": description}
+    if parameter.required or parameter.default_factory is not None:
+        return schema
+    if type(parameter.default) in _SCALARS and not made.by_pydantic:
+        return schema | {"default": parameter.default}
+    if parameter.default is not None and made.by_pydantic:
+        from defserve.binding.problems import is_secret
+
+        if is_secret(schema, ()):
+            return schema
+    made_schema = schema | _default(parameter.default)
+    if made.by_pydantic and "format" in made_schema:
+        from defserve.binding.models import default_fits
+
+        if not default_fits(made_schema):
+            del made_schema["format"]
+    return made_schema
+
+
+def _default(value: Any) -> JsonSchema:
+    """`default`, unless the value has no JSON."""
+    try:
+        plain = pydantic_core.to_jsonable_python(value, by_alias=True)
+        written = pydantic_core.to_json(plain, inf_nan_mode="constants")
+        pydantic_core.from_json(written, allow_inf_nan=False)
+    except (ValueError, RecursionError):
+        return {}
+    return {"default": plain}
+
+
+def _wants_container(schema: JsonSchema) -> bool:
+    """Whether an array or object is accepted, and a string is not."""
+    kinds = _kinds(schema, schema.get("$defs", {}), frozenset())
+    return bool(kinds & _CONTAINERS) and "string" not in kinds
+
+
+def _kinds(schema: JsonSchema, defs: JsonSchema, seen: frozenset[str]) -> set[str]:
+    if ref := schema.get("$ref"):
+        target = defs.get(ref.rpartition("/")[2])
+        return set() if target is None or ref in seen else _kinds(target, defs, seen | {ref})
+    for name in ("anyOf", "oneOf", "allOf"):
+        if name in schema:
+            return {kind for option in schema[name] for kind in _kinds(option, defs, seen)}
+    return set(as_list(schema.get("type", "string")))
+
+
+# -- Whether a decoded JSON value is large. It stops counting as soon as the answer is known.
+
+
+def holds_more_than(value: Any, most: int) -> bool:
+    """Whether a value holds more than `most` values, itself and containers included."""
+    count = 1
+    ahead: list[Any] = [value]
+    while ahead:
+        container = ahead.pop()
+        if is_object(container) or is_array(container):
+            count += len(container)
+            if count > most:
+                return True
+            ahead += container.values() if is_object(container) else container
+    return False

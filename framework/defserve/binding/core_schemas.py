@@ -1,0 +1,469 @@
+"""Core schemas: those of scalars and their containers, built by hand, and those that stop at the first bad item.
+
+No pydantic is imported for them. Stopping early keeps the memory and the time of a large message small.
+"""
+
+from __future__ import annotations
+
+import collections.abc as abc
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, Flag, IntEnum, StrEnum
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args, get_origin
+
+from pydantic_core import SchemaValidator, core_schema
+from pydantic_core.core_schema import CoreSchema
+
+from defserve.binding.signature import is_doc, is_field, kind_of, members, peel
+from defserve.core.json_values import JsonSchema
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+Built = tuple[CoreSchema, JsonSchema]
+
+_PLAIN: dict[Any, Built] = {
+    str: (core_schema.str_schema(), {"type": "string"}),
+    int: (core_schema.int_schema(), {"type": "integer"}),
+    float: (core_schema.float_schema(), {"type": "number"}),
+    bool: (core_schema.bool_schema(), {"type": "boolean"}),
+    bytes: (core_schema.bytes_schema(), {"type": "string", "format": "binary"}),
+    NoneType: (core_schema.none_schema(), {"type": "null"}),
+    None: (core_schema.none_schema(), {"type": "null"}),
+    Any: (core_schema.any_schema(), {}),
+    object: (core_schema.any_schema(), {}),
+}
+
+# The concrete type that a function gets for an abstract container.
+CONCRETE: dict[Any, Any] = {
+    abc.Iterable: list,
+    abc.Collection: list,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Set: set,
+    abc.MutableSet: set,
+    abc.Mapping: dict,
+    abc.MutableMapping: dict,
+}
+
+_SEQUENCES: dict[Any, Callable[[CoreSchema], CoreSchema]] = {
+    list: core_schema.list_schema,
+    set: core_schema.set_schema,
+    frozenset: core_schema.frozenset_schema,
+}
+
+_ENUMS = (Enum, IntEnum, StrEnum)
+_SUB_TYPES: dict[type, Any] = {str: "str", int: "int", float: "float"}
+_JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+# Constraint attribute -> core schema types it fits -> JSON keyword there.
+_NUMBER = ("int", "float")
+_KEYWORDS: dict[str, dict[str, str]] = {
+    "ge": dict.fromkeys(_NUMBER, "minimum"),
+    "gt": dict.fromkeys(_NUMBER, "exclusiveMinimum"),
+    "le": dict.fromkeys(_NUMBER, "maximum"),
+    "lt": dict.fromkeys(_NUMBER, "exclusiveMaximum"),
+    "multiple_of": dict.fromkeys(_NUMBER, "multipleOf"),
+    "min_length": {"str": "minLength", "bytes": "minLength", "dict": "minProperties"}
+    | dict.fromkeys(("list", "set", "frozenset"), "minItems"),
+    "max_length": {"str": "maxLength", "bytes": "maxLength", "dict": "maxProperties"}
+    | dict.fromkeys(("list", "set", "frozenset"), "maxItems"),
+    "pattern": {"str": "pattern"},
+}
+_CONSTRAINTS = {"Ge", "Gt", "Le", "Lt", "MultipleOf", "MinLen", "MaxLen"}
+_READ_BY_SIGNATURE = {"annotation", "default", "alias", "alias_priority", "validation_alias", "serialization_alias"}
+_READ_HERE = {"description", "title", "examples"}
+
+
+def build(annotation: Any) -> Built | None:
+    """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad pattern."""
+    try:
+        if (plain := _PLAIN.get(annotation)) is not None:
+            return plain
+    except TypeError:
+        pass  # unhashable metadata
+    inner, metadata = peel(annotation)
+    if metadata:
+        return _constrained(build(inner), metadata)
+    if isinstance(annotation, NewType):
+        return build(annotation.__supertype__)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return _enum(annotation)
+    origin = cast(Any, get_origin(annotation) or annotation)
+    if origin is Literal:
+        return _literal(get_args(annotation))
+    if len(members(annotation)) > 1:
+        return _union(members(annotation))
+    args = get_args(annotation)
+    if origin is tuple and not args and annotation is not tuple:
+        return None  # tuple[()]
+    return _container(_concrete(origin), args)
+
+
+def _concrete(origin: Any) -> Any:
+    try:
+        return CONCRETE.get(origin, origin)
+    except TypeError:
+        return origin
+
+
+def _container(origin: Any, args: tuple[Any, ...]) -> Built | None:
+    if origin in _SEQUENCES and len(args) <= 1:
+        item = build(args[0] if args else Any)
+        if item is None:
+            return None
+        json: JsonSchema = {"type": "array", "items": item[1]}
+        return _SEQUENCES[origin](item[0]), json if origin is list else json | {"uniqueItems": True}
+    if origin is dict and len(args) in (0, 2):
+        return _mapping(*(args or (Any, Any)))
+    if origin is tuple:
+        return _tuple(args)
+    return None
+
+
+def _mapping(key: Any, value: Any) -> Built | None:
+    built = build(value)
+    if built is None or key not in (str, int, Any):
+        return None
+    # The keys are not described in JSON Schema: they are always strings. In a result, any key becomes one.
+    keys = _PLAIN[key][0]
+    return core_schema.dict_schema(keys, built[0]), {"type": "object", "additionalProperties": built[1] or True}
+
+
+def _tuple(args: tuple[Any, ...]) -> Built | None:
+    if not args:
+        args = (Any, ...)
+    if len(args) == 2 and args[1] is Ellipsis:
+        item = build(args[0])
+        if item is None:
+            return None
+        return core_schema.tuple_schema([item[0]], variadic_item_index=0), {"type": "array", "items": item[1]}
+    items = _each(args)
+    if items is None:
+        return None
+    json = {"type": "array", "prefixItems": [json for _, json in items], "minItems": len(items), "maxItems": len(items)}
+    return core_schema.tuple_schema([core for core, _ in items]), json
+
+
+def _union(options: tuple[Any, ...]) -> Built | None:
+    values = _each(option for option in options if option is not NoneType)
+    if values is None:
+        return None
+    shapes: list[JsonSchema] = []
+    for _, json in values:
+        if json not in shapes:
+            shapes.append(json)
+    core = values[0][0] if len(values) == 1 else core_schema.union_schema([core for core, _ in values])
+    if len(values) < len(options):
+        core = core_schema.nullable_schema(core)
+        shapes.append({"type": "null"})
+    return core, {"anyOf": shapes}
+
+
+def _each(annotations: Iterable[Any]) -> list[Built] | None:
+    found: list[Built] = []
+    for annotation in annotations:
+        built = build(annotation)
+        if built is None:
+            return None
+        found.append(built)
+    return found
+
+
+def _literal(values: tuple[Any, ...]) -> Built | None:
+    json = _choices(values)
+    return None if json is None else (core_schema.literal_schema(list(values)), json)
+
+
+def _enum(kind: type[Enum]) -> Built | None:
+    values = tuple(member.value for member in kind.__members__.values())
+    json = _choices(values)
+    custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
+    if json is None or custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
+        return None
+    if "enum" not in json:
+        json = {"type": json["type"], "enum": [json["const"]]}
+    if doc := vars(kind).get("__doc__"):
+        json["description"] = " ".join(str(doc).split())
+    sub_type = next((name for base, name in _SUB_TYPES.items() if issubclass(kind, base)), None)
+    return core_schema.enum_schema(kind, list(kind.__members__.values()), sub_type=sub_type), json
+
+
+def _choices(values: tuple[Any, ...]) -> JsonSchema | None:
+    kinds = {_JSON_TYPES.get(type(value)) for value in values}
+    if not values or None in kinds:
+        return None
+    types = sorted(str(kind) for kind in kinds)
+    json: JsonSchema = {"type": types[0] if len(types) == 1 else types}
+    return json | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
+
+
+def _constrained(built: Built | None, metadata: Iterable[Any]) -> Built | None:
+    for item in metadata:
+        if built is None:
+            return None
+        built = _apply(item, built)
+    return built
+
+
+def _apply(item: Any, built: Built) -> Built | None:
+    """One piece of metadata on top of a schema; None when only pydantic knows what it means."""
+    core, json = built
+    if isinstance(item, str):
+        return core, json | {"description": item}
+    if is_doc(item):
+        return core, json | {"description": item.documentation}
+    if is_field(item):
+        return _field(item, built)
+    if getattr(item, "__is_annotated_types_grouped_metadata__", False):
+        return _constrained(built, item)
+    kind = kind_of(item)
+    if kind.__module__ == "annotated_types":
+        return _bounded(vars_of(item), built) if kind.__name__ in _CONSTRAINTS else None
+    if kind.__name__ == "_PydanticGeneralMetadata":
+        return _bounded(vars_of(item), built)
+    foreign = kind.__module__.startswith("pydantic") or isinstance(item, type)
+    hooked = hasattr(item, "__get_pydantic_core_schema__") or hasattr(item, "__get_pydantic_json_schema__")
+    return None if foreign or hooked else built
+
+
+def _field(field: Any, built: Built) -> Built | None:
+    given: set[str] = getattr(field, "_attributes_set", {}).keys() | set()
+    if given - _READ_BY_SIGNATURE - _READ_HERE - _KEYWORDS.keys():
+        return None
+    core, json = built
+    json = json | {name: value for name in sorted(_READ_HERE & given) if (value := getattr(field, name)) is not None}
+    return _constrained((core, json), field.metadata)
+
+
+def _bounded(bounds: dict[str, Any], built: Built) -> Built | None:
+    core, json = built
+    made: dict[str, Any] = {**core}
+    for name, value in bounds.items():
+        keyword = _KEYWORDS.get(name, {}).get(core["type"])
+        if keyword is None or not isinstance(value, int | float | str):
+            return None
+        made[name] = value
+        json = json | {keyword: value}
+    if "pattern" in bounds:
+        SchemaValidator(cast(CoreSchema, made))  # validators are built late, and a pattern may not be possible
+    return cast(CoreSchema, made), json
+
+
+def vars_of(item: Any) -> dict[str, Any]:
+    """The attributes of a small frozen object, whether it keeps them in slots or not."""
+    slots: tuple[str, ...] = getattr(kind_of(item), "__slots__", ())
+    return {name: getattr(item, name) for name in slots if not name.startswith("__")} or {**vars(item)}
+
+
+# -- Core schemas that stop at the first bad item, so that a large message cannot use much memory, or much time.
+#
+# pydantic collects every error, some 600 bytes each, and a message of a few megabytes can hold millions of them.
+#
+# Python does not salt the hashes of numbers. A caller can choose thousands that share one, and a set or dict compares
+# each of them with all others. So sets and keys of such types are few, unless the author says how many there may be.
+
+
+_Schema = dict[str, Any]
+
+# Types with the `fail_fast` option. A pydantic version that does not know it for a type ignores it.
+_STOPPABLE = {
+    *("list", "tuple", "set", "frozenset", "deque"),
+    *("dict", "frozendict", "ordered-dict", "counter"),
+}
+
+# The keys under which a schema holds others: one, a list of them, or a mapping of names to them. Values under
+# other keys (defaults, metadata, serialization) may look like schemas but are not.
+_NESTED = {
+    *("schema", "items_schema", "keys_schema", "values_schema", "lax_schema", "strict_schema", "python_schema"),
+    *("json_schema", "arguments_schema", "steps", "definitions", "fields", "choices"),
+    *("extras_schema", "var_args_schema", "var_kwargs_schema"),
+}
+_NAMED = {"fields", "choices"}
+
+# One schema for any number of members, without stopping at the first.
+_MANY = {"extras_schema", "var_args_schema", "var_kwargs_schema"}
+_SETS = {"set", "frozenset"}
+_MAPPINGS = {"dict", "frozendict", "ordered-dict", "counter"}
+
+# Types with salted hashes, or with few values.
+_SALTED = {"str", "bytes", "date", "bool", "none", "literal", "enum"}
+MAX_NUMBERS, MAX_HASHED = 2_000, 1_000
+"""How many numbers, and how many values of another type, a set or the keys of a mapping may be."""
+_NUMBERS = {"int", "float", "decimal"}
+_MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have the shape of the schema"}
+
+
+def fail_fast(schema: CoreSchema) -> CoreSchema:
+    """A schema with the same results, but a sequence or mapping reports only its first bad item.
+
+    A definition that branches into itself, as a binary tree does, reports each branch as a whole.
+    """
+    return cast(CoreSchema, _rewritten(schema, _branching(schema), wrap=False))
+
+
+def fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
+    """Like the adapter's own validator, but it fails fast, if its schema allows it."""
+    if type(adapter.validator) is not SchemaValidator:
+        return adapter.validator  # a pydantic plugin watches it
+    try:
+        # The prebuilt validators of models do not fail fast.
+        return SchemaValidator(fail_fast(adapter.core_schema), None, _use_prebuilt=False)
+    except (TypeError, RecursionError):
+        return adapter.validator
+
+
+def matched_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
+    """The patterns that a schema matches texts against, each with the engine that its model names."""
+    pending: list[tuple[Any, str | None]] = [(schema, None)]
+    while pending:
+        node, engine = pending.pop()
+        config: Any = node.get("config") or {}
+        engine = config.get("regex_engine", engine)
+        if node.get("type") == "str" and node.get("pattern") is not None:
+            yield node["pattern"], node.get("regex_engine") or engine
+        inside: list[Any] = []
+        _mapped(node, lambda inner, _, inside=inside: inside.append(inner))
+        pending.extend((inner, engine) for inner in inside)
+
+
+def bounded_schema(schema: CoreSchema) -> CoreSchema:
+    """A schema that matches no text against a pattern that is too long for it."""
+    return cast(CoreSchema, _bound_schema(schema, _bound_text)) if any(matched_patterns(schema)) else schema
+
+
+def bounded_validator(adapter: TypeAdapter[Any]) -> Any:
+    """The adapter's own validator, bounded like a schema."""
+    if type(adapter.validator) is not SchemaValidator or not any(matched_patterns(adapter.core_schema)):
+        return adapter.validator
+    return _made(adapter, bounded_schema(adapter.core_schema))
+
+
+def argument_schema(schema: CoreSchema) -> CoreSchema:
+    """As `bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
+    return cast(CoreSchema, _bound_schema(schema, _bound_text, _bound_hashed))
+
+
+def argument_validator(adapter: TypeAdapter[Any]) -> Any:
+    """The adapter's own validator, bounded like a schema of arguments."""
+    if type(adapter.validator) is not SchemaValidator:
+        return adapter.validator
+    return _made(adapter, argument_schema(adapter.core_schema))
+
+
+def _made(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:
+    try:
+        return SchemaValidator(schema, None, _use_prebuilt=False)
+    except (TypeError, RecursionError):
+        return adapter.validator
+
+
+def _bound_schema(schema: Any, *bounds: Callable[[_Schema], None]) -> Any:
+    made = _mapped(schema, lambda inner, _: _bound_schema(inner, *bounds))
+    for bound in bounds:
+        bound(made)
+    return made
+
+
+def _bound_text(made: _Schema) -> None:
+    """A text that meets a pattern has an end: what a match costs grows with both."""
+    if made.get("type") == "str" and isinstance(made.get("pattern"), str):
+        from defserve.binding.patterns import max_text_length
+
+        most, said = max_text_length(made["pattern"]), made.get("max_length")
+        made["max_length"] = most if said is None else min(said, most)
+
+
+def _bound_hashed(made: _Schema) -> None:
+    """A set or mapping whose hashes a caller can choose has an end. The author's own counts, also if it is larger."""
+    kind = made.get("type")
+    if kind in _SETS:
+        members = made.get("items_schema") or {"type": "any"}
+    elif kind in _MAPPINGS:
+        members = made.get("keys_schema") or {"type": "any"}
+        if members.get("type") == "any":
+            return  # the names of a JSON object are texts
+    else:
+        return
+    if made.get("max_length") is None and (kinds := _hashed_kinds(members)):
+        made["max_length"] = MAX_NUMBERS if kinds <= _NUMBERS else MAX_HASHED
+
+
+def _hashed_kinds(schema: _Schema) -> set[str]:
+    """The types of the members of a set whose hashes are not salted."""
+    kind = schema.get("type")
+    if kind in ("union", "tagged-union"):
+        choices: list[_Schema] = []
+        _mapped(schema, lambda inner, _: choices.append(inner))
+        return {found for choice in choices for found in _hashed_kinds(choice)}
+    if kind in ("nullable", "default", "custom-error"):
+        return _hashed_kinds(schema["schema"])
+    return set() if kind in _SALTED else {str(kind)}
+
+
+def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
+    """`wrap`: this is in the body of a branching definition."""
+    if schema.get("type") == "definition-ref":
+        return {"type": "custom-error", "schema": schema, **_MISFIT} if wrap else schema
+
+    def change(inner: _Schema, key: str) -> Any:
+        return _rewritten(inner, branching, inner.get("ref") in branching if key == "definitions" else wrap)
+
+    made = _mapped(schema, change)
+    _bound_text(made)
+    _bound_hashed(made)
+    if made.get("type") in _STOPPABLE:
+        made["fail_fast"] = True
+    return made
+
+
+def _branching(schema: Any) -> set[str]:
+    """The definitions that lead back to themselves by more than one way."""
+    ways: dict[str, Counter[str]] = {}
+
+    def gather(node: _Schema, definition: str, times: int) -> None:
+        if node.get("type") == "definition-ref":
+            ways.setdefault(definition, Counter())[node["schema_ref"]] += times
+
+        def go_on(inner: _Schema, key: str) -> None:
+            gather(inner, inner["ref"] if key == "definitions" else definition, 2 if key in _MANY else times)
+
+        _mapped(node, go_on)
+
+    gather(schema, "", 1)
+    return {
+        ref
+        for ref, targets in ways.items()
+        if sum(times for to, times in targets.items() if ref == to or ref in _reachable(to, ways)) > 1
+    }
+
+
+def _reachable(start: str, ways: dict[str, Counter[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        fresh = ways.get(ahead.pop(), Counter()).keys() - found
+        found |= fresh
+        ahead += fresh
+    return found
+
+
+def _mapped(node: _Schema, change: Callable[[_Schema, str], Any]) -> _Schema:
+    """A copy of a schema, or of one of its fields, with every schema directly inside it changed."""
+
+    def changed(value: Any, key: str) -> Any:
+        if isinstance(value, list | tuple):
+            items = [changed(item, key) for item in cast(list[Any], value)]
+            return items if isinstance(value, list) else tuple(items)
+        # Not a dict: the label beside a choice of a union.
+        return change(cast(_Schema, value), key) if isinstance(value, dict) else value
+
+    made = {**node}
+    for key, value in node.items():
+        if key in _NAMED and isinstance(value, dict):
+            made[key] = {name: changed(item, key) for name, item in cast(_Schema, value).items()}
+        elif key in _NESTED:
+            made[key] = changed(value, key)
+    return made

@@ -1,0 +1,651 @@
+"""Arguments described by an author's own JSON Schema, kept word for word and checked with jsonschema.
+
+Every check is bounded in steps, `unevaluatedItems` and `unevaluatedProperties` too: their time grows with the value and
+not with its square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from fractions import Fraction
+from functools import cache, lru_cache
+from itertools import islice
+from json.encoder import encode_basestring_ascii
+from typing import TYPE_CHECKING, Any, cast
+
+from defserve.binding.json_schemas import rebuilt, walk
+from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, pattern_problem
+from defserve.binding.problems import alternatives, counted, did_you_mean, is_secret, kind_of, shown, spell_path
+from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
+from defserve.errors import BadArguments, Problem, UsageError
+
+if TYPE_CHECKING:
+    from defserve.binding.signature import Signature
+
+
+MOST_UNIQUE = 500
+MOST_PROBLEMS = 20
+MOST_STEPS = 10_000
+"""Keywords applied to values in one check, of some 30 µs each. `STEPS_A_VALUE` more for every value inside."""
+STEPS_A_VALUE = 50
+MATCHED_A_STEP = 500
+"""Characters times positions of a pattern that are matched for one step."""
+WRITTEN_A_STEP = 5_000
+"""Characters of items that are written for one step, to find two that are equal."""
+LONGEST_REMEMBERED = 4096
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class ExplicitArguments:
+    """Used like Arguments, but `validate` returns the values unchanged.
+
+    `names` are the parameters of the function; others are refused, whatever the schema says. None: it takes any.
+    `otherwise` checks what would take this one too many steps. None: such arguments are refused.
+    """
+
+    __slots__ = ("schema", "_made", "_names", "_otherwise")
+
+    may_annotate = True
+
+    def __init__(
+        self,
+        schema: JsonSchema,
+        *,
+        where: str = "",
+        subject: str = "input schema",
+        names: Collection[str] | None = None,
+        otherwise: ExplicitArguments | None = None,
+    ) -> None:
+        """Raises UsageError for a schema that is wrong, or that a peer could abuse."""
+        self.schema, self._names, self._otherwise = schema, names, otherwise
+
+        def wrong(problem: str, fix: str) -> UsageError:
+            return UsageError(f"{subject}: {problem}", where=where, fix=fix)
+
+        self._made = _checked(schema, wrong)
+
+    @classmethod
+    def of_our_own(cls, schema: JsonSchema) -> ExplicitArguments:
+        """A schema that this framework has written. It is checked at the first call: jsonschema takes 5 MB."""
+        made = cls.__new__(cls)
+        made.schema, made._names, made._otherwise, made._made = schema, None, None, None
+        return made
+
+    @classmethod
+    def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArguments:
+        """The schema for a function. Raises UsageError if the schema and the parameters do not match."""
+        required = {parameter.name: parameter.required for parameter in signature.parameters}
+        names = None if signature.takes_rest else list(required)
+        made = cls(schema, where=signature.where, subject=f"{signature.name}: input schema", names=names)
+
+        def wrong(problem: str, fix: str) -> UsageError:
+            return UsageError(f"{signature.name}: {problem}", where=signature.where, fix=fix)
+
+        for name in schema.get("properties", {}):
+            if name in {injected.name for injected in signature.injected}:
+                raise wrong(f"parameter {name!r} is injected, yet the schema has it", "take it out of the schema")
+            if names is not None and name not in names:
+                raise wrong(
+                    f"the schema has {name!r}, but the function does not", f"add a parameter {name!r} or **rest"
+                )
+        for name in (name for name, needed in required.items() if needed):
+            if name not in schema.get("required", ()):
+                raise wrong(
+                    f"parameter {name!r} has no default, but the schema does not require it",
+                    f'add it to "required", or write {name}=None',
+                )
+        return made
+
+    def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        """The keyword arguments. Raises BadArguments with one problem for each field."""
+        given = {} if given is None else given
+        if not isinstance(given, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadArguments((Problem("", f"arguments must be an object, got {shown(given)}"),))
+        try:
+            with _bounded_steps(given):
+                problems = self._problems(given)
+        except _TooManySteps:
+            if self._otherwise is not None:
+                return self._otherwise.validate(given)
+            raise BadArguments((Problem("", "too many forms to check: send less, or nest it less deeply"),)) from None
+        except Exception as error:
+            # jsonschema may raise anything for odd values (depth, huge numbers). Such values are refused.
+            raise BadArguments((Problem("", f"arguments cannot be checked ({type(error).__name__})"),)) from None
+        if problems:
+            raise BadArguments(tuple(problems))
+        return dict(given)
+
+    @property
+    def _validator(self) -> Any:
+        if self._made is None:
+            self._made = _checked(self.schema, lambda problem, fix: UsageError(problem, fix=fix))
+        return self._made
+
+    def _problems(self, given: dict[str, Any]) -> list[Problem]:
+        problems: dict[Problem, None] = {}
+        if self._names is not None:
+            unknown = islice((name for name in given if name not in self._names), MOST_PROBLEMS)
+            problems |= {Problem("", did_you_mean(name, self._names)): None for name in unknown}
+        for error in self._validator.iter_errors(given):
+            for problem in _said(error, self.schema):
+                problems[problem] = None
+            if len(problems) >= MOST_PROBLEMS:
+                break
+        return list(problems)[:MOST_PROBLEMS]
+
+
+def fits(value: Any, schema: JsonSchema) -> bool:
+    """Whether a value fits a schema. False as well if the schema cannot be used, or takes too many steps."""
+    try:
+        return not find_errors(value, schema, 1)
+    except Exception:
+        return False
+
+
+def find_errors(value: Any, schema: JsonSchema, most: int, *, with_formats: bool = False) -> list[Any]:
+    """The first errors of a value under a schema that anybody may have written.
+
+    A pattern that cannot be run is not enforced. Raises whatever jsonschema raises for a schema that is none, and for
+    a check that takes too many steps.
+    """
+    from jsonschema import Draft202012Validator as Draft
+
+    registry, _ = _registry(schema)
+    checker = Draft.FORMAT_CHECKER if with_formats else None
+    validator = _bounded(Draft)(_enforceable(schema), registry=registry, format_checker=checker)
+    with _bounded_steps(value):
+        return list(islice(validator.iter_errors(value), most))
+
+
+def _enforceable(schema: JsonSchema) -> JsonSchema:
+    """Without `unevaluatedProperties` beside `patternProperties`: jsonschema would match those with `re`."""
+    if not _mixes_unevaluated(schema):
+        return schema
+
+    def change(inner: JsonSchema) -> JsonSchema:
+        made = rebuilt(inner, change)
+        made.pop("unevaluatedProperties", None)
+        return made
+
+    return change(schema)
+
+
+def _mixes_unevaluated(schema: JsonSchema) -> bool:
+    words = {word for node in walk(schema) for word in ("patternProperties", "unevaluatedProperties") if word in node}
+    return len(words) == 2
+
+
+class _TooManySteps(Exception):
+    """Checking would take too long."""
+
+
+_STEPS: ContextVar[Iterator[int]] = ContextVar("steps")
+
+
+@contextmanager
+def _bounded_steps(value: Any) -> Generator[None]:
+    """Inside, checks end with _TooManySteps after as many steps as this value may take."""
+    token = _STEPS.set(iter(range(MOST_STEPS + STEPS_A_VALUE * _values_in(value))))
+    try:
+        yield
+    finally:
+        _STEPS.reset(token)
+
+
+def _values_in(value: Any) -> int:
+    count, pending = 0, [value]
+    while pending:
+        here: Any = pending.pop()
+        count += 1
+        if isinstance(here, dict | list):
+            pending.extend(here.values() if isinstance(here, dict) else here)  # pyright: ignore
+    return count
+
+
+_Wrong = Callable[[str, str], UsageError]
+
+
+class _Written:
+    """A schema, equal to any other that is written alike."""
+
+    __slots__ = ("schema", "wrong", "text")
+
+    def __init__(self, schema: Any, wrong: _Wrong) -> None:
+        self.schema, self.wrong, self.text = schema, wrong, repr(schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Written) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def _checked(schema: Any, wrong: _Wrong) -> Any:
+    """The validator for a schema. Checking takes some 10 ms, so that of a short schema is remembered."""
+    try:
+        written = _Written(schema, wrong)
+        return (_validator if len(written.text) > LONGEST_REMEMBERED else _known_validator)(written)
+    except RecursionError:
+        raise wrong("it is nested too deeply", "flatten it") from None
+
+
+@lru_cache(maxsize=64)
+def _known_validator(written: _Written) -> Any:
+    # Of a copy: the author may change theirs.
+    return _validator(_Written(deepcopy(written.schema), written.wrong))
+
+
+def _validator(written: _Written) -> Any:
+    import jsonschema
+    from jsonschema.validators import validator_for
+
+    schema, wrong = written.schema, written.wrong
+    if not is_object(schema) or schema.get("type") != "object":
+        raise wrong('its root must be {"type": "object"}', 'write "type": "object" at the root')
+    dialect: Any = schema.get("$schema", _DIALECT)
+    unknown: Any = None
+    kind: Any = validator_for({"$schema": dialect}, default=unknown)
+    if kind is unknown:
+        raise wrong(f"unknown dialect {dialect!r}", f'remove "$schema" or write "{_DIALECT}"')
+    try:
+        # Without formats: those would have Python's `re` judge patterns, which are ECMAScript's.
+        kind.check_schema(schema, format_checker=None)
+    except jsonschema.SchemaError as error:
+        raise wrong(f"{error.json_path}: {error.message}", "correct the schema") from None
+    if _mixes_unevaluated(schema):
+        raise wrong(
+            "unevaluatedProperties cannot be checked beside patternProperties",
+            'write "additionalProperties" where the patterns are',
+        )
+    registry, resolver = _registry(schema)
+    for node in walk(schema):
+        _lint(node, wrong)
+        _resolve(node, resolver, wrong)
+    return _bounded(kind)(schema, registry=registry)
+
+
+@cache
+def _bounded(kind: Any) -> Any:
+    """A validator whose steps are counted, and whose patterns are matched in linear time.
+
+    It keeps only a few errors of each branch of a union: jsonschema would keep them all. It compares decimals as they
+    are written: to jsonschema, 19.99 is no multiple of 0.01.
+    """
+    import jsonschema
+    from jsonschema import validators
+
+    untyped: Any = validators
+
+    def failed(validator: Any, options: Any, value: Any) -> Iterator[list[Any]]:
+        for position, option in enumerate(options):
+            yield list(islice(validator.descend(value, option, schema_path=position), MOST_PROBLEMS))
+
+    def any_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
+        errors: list[Any] = []
+        for branch in failed(validator, options, value):
+            if not branch:
+                return
+            errors += branch
+        yield jsonschema.ValidationError("fits no form", context=errors)
+
+    def one_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
+        branches = list(failed(validator, options, value))
+        fitting = branches.count([])
+        if fitting != 1:
+            context = [] if fitting else [error for branch in branches for error in branch]
+            yield jsonschema.ValidationError("fits more than one form" if fitting else "fits no form", context=context)
+
+    def multiple_of(validator: Any, wanted: Any, value: Any, _: Any) -> Iterator[Any]:
+        if validator.is_type(value, "number") and not _is_multiple(value, wanted):
+            yield jsonschema.ValidationError("is no multiple")
+
+    def pattern(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(value, "string"):
+            return
+        most = schema.get("maxLength")
+        if isinstance(most, int) and len(value) > most:
+            return  # which is an error of its own
+        try:
+            if _matches(wanted, value) is False:
+                yield jsonschema.ValidationError(f"{shown(value)} does not match {wanted!r}")
+        except TextTooLong as error:
+            yield jsonschema.ValidationError(str(error))
+
+    def pattern_properties(validator: Any, patterns: Any, value: Any, _: Any) -> Iterator[Any]:
+        for wanted, option in patterns.items() if validator.is_type(value, "object") else ():
+            for name, inner in value.items():
+                if _name_matches(wanted, name):
+                    yield from validator.descend(inner, option, path=name, schema_path=wanted)
+
+    def additional_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(value, "object"):
+            return
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        # A name may fit a pattern that cannot be run.
+        fitting = (name for name in value if not any(_name_matches(one, name) is not False for one in patterns))
+        extras = [name for name in fitting if name not in known]
+        if validator.is_type(option, "object"):
+            for name in extras:
+                yield from validator.descend(value[name], option, path=name)
+        elif extras and not option:
+            yield jsonschema.ValidationError(f"unknown fields: {', '.join(map(shown, extras[:MOST_PROBLEMS]))}")
+
+    def unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if not wanted or not validator.is_type(value, "array"):
+            return
+        most = schema.get("maxItems")
+        if isinstance(most, int) and len(value) > most:
+            return  # which is an error of its own
+        if _has_equal_items(value):
+            yield jsonschema.ValidationError("has an item twice")
+
+    def unevaluated_items(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(value, "array"):
+            yield from _unevaluated(validator, option, value, schema)
+
+    def unevaluated_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(value, "object"):
+            yield from _unevaluated(validator, option, value, schema)
+
+    def counted_check(check: Any) -> Any:
+        def checked(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
+            _spend(1)
+            return check(validator, wanted, value, schema)
+
+        return checked
+
+    own: dict[str, Any] = {
+        **kind.VALIDATORS,
+        "anyOf": any_of,
+        "oneOf": one_of,
+        "multipleOf": multiple_of,
+        "pattern": pattern,
+        "patternProperties": pattern_properties,
+        "additionalProperties": additional_properties,
+        "uniqueItems": unique_items,
+    }
+    # Earlier drafts do not know them.
+    newer = {"unevaluatedItems": unevaluated_items, "unevaluatedProperties": unevaluated_properties}
+    own |= {keyword: check for keyword, check in newer.items() if keyword in kind.VALIDATORS}
+    return untyped.extend(kind, {keyword: counted_check(check) for keyword, check in own.items()})
+
+
+def _spend(steps: int) -> None:
+    if next(islice(_STEPS.get(), steps - 1, None), None) is None:
+        raise _TooManySteps
+
+
+def _unevaluated(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    rest = Evaluated(value, _spend, _name_matches).rest(validator, schema)
+    if option is False and rest:
+        yield ValidationError(f"not allowed: {', '.join(map(shown, rest[:MOST_PROBLEMS]))}")
+    elif is_object(option):
+        for step in rest:
+            yield from validator.descend(value[step], option, path=step)
+
+
+def _has_equal_items(items: list[Any]) -> bool:
+    seen: set[str] = set()
+    for item in items:
+        text = write_canonical(item)
+        _spend(1 + len(text) // WRITTEN_A_STEP)
+        if text in seen:
+            return True
+        seen.add(text)
+    return False
+
+
+def write_canonical(value: Any) -> str:
+    """A text that equal JSON values share: 1 and 1.0 do, 1 and true do not, and names may come in any order.
+
+    A text, because Python salts the hashes of texts: no caller can choose values whose hashes are the same.
+    """
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return hex(value)  # in decimals, a long number would take time that grows with its square
+    if isinstance(value, float):
+        return hex(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value).items()
+        written = (f"{write_canonical(name)}:{write_canonical(inner)}" for name, inner in pairs)
+        return f"{{{','.join(sorted(written))}}}"
+    return f"[{','.join(map(write_canonical, value))}]"
+
+
+def _matches(pattern: Any, text: str) -> bool | None:
+    """Whether a pattern is found in a text. None: it cannot be run. Raises TextTooLong."""
+    try:
+        compiled = compile_pattern(pattern)
+    except PatternProblem:
+        return None
+    _spend(1 + min(len(text), compiled.max_length) * compiled.size // MATCHED_A_STEP)
+    return compiled.search(text)
+
+
+def _name_matches(pattern: Any, name: Any) -> bool | None:
+    try:
+        return _matches(pattern, name) if isinstance(name, str) else False
+    except TextTooLong:
+        raise _TooManySteps from None
+
+
+def _is_multiple(value: Any, wanted: Any) -> bool:
+    try:
+        # Exact, and short: a float has an exponent of at most three digits.
+        whole, part = (Fraction(each if isinstance(each, int) else str(each)) for each in (value, wanted))
+    except ValueError:
+        return False  # not finite
+    return whole % part == 0
+
+
+def _registry(schema: JsonSchema) -> tuple[Any, Any]:
+    """A registry that knows no other document, and a resolver of references into this one."""
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    specification: Any = specification_with(str(schema.get("$schema", "")), default=DRAFT202012)
+    resource: Any = Resource(contents=schema, specification=specification)
+    registry: Any = Registry[Any]()
+    return registry, registry.with_resource("", resource).resolver("")
+
+
+def _lint(node: JsonSchema, wrong: _Wrong) -> None:
+    most = node.get("maxItems")
+    if node.get("uniqueItems") is True and not (isinstance(most, int) and most <= MOST_UNIQUE):
+        raise wrong("uniqueItems compares every pair of items", f'add "maxItems": {MOST_UNIQUE} or less')
+    pattern = node.get("pattern")
+    if isinstance(pattern, str):
+        if not isinstance(node.get("maxLength"), int):
+            raise wrong(f"pattern {pattern!r} without maxLength", 'add "maxLength"')
+        _lint_pattern(pattern, wrong)
+    for pattern in node.get("patternProperties", {}):
+        _lint_pattern(pattern, wrong)
+
+
+def _lint_pattern(pattern: str, wrong: _Wrong) -> None:
+    if (problem := pattern_problem(pattern)) is not None:
+        raise wrong(
+            f"pattern {pattern[:200]!r} {problem.reason}",
+            "write it without look-around and back-references, as JSON Schema has it (ECMAScript);"
+            " or check the value in the function",
+        )
+
+
+def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:
+    from referencing.exceptions import Unresolvable
+
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        ref = node.get(keyword)
+        if ref is None:
+            continue
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            raise wrong(f"{keyword} {ref!r} is not in this schema", "copy what it points to into $defs")
+        try:
+            resolver.lookup(ref)
+        except (Unresolvable, ValueError):
+            raise wrong(f"{keyword} {ref!r} points to nothing", "define it in $defs") from None
+
+
+_PHRASES: dict[str, Callable[[Any], str]] = {
+    "type": lambda wanted: f"expected {alternatives(as_list(wanted))}",
+    "enum": lambda wanted: f"expected {alternatives(map(shown, wanted))}",
+    "const": lambda wanted: f"expected {shown(wanted)}",
+    "minimum": lambda wanted: f"must be at least {wanted}",
+    "maximum": lambda wanted: f"must be at most {wanted}",
+    "exclusiveMinimum": lambda wanted: f"must be greater than {wanted}",
+    "exclusiveMaximum": lambda wanted: f"must be less than {wanted}",
+    "multipleOf": lambda wanted: f"must be a multiple of {wanted}",
+    "minLength": lambda wanted: f"must have at least {counted(wanted, 'character')}",
+    "maxLength": lambda wanted: f"must have at most {counted(wanted, 'character')}",
+    "minItems": lambda wanted: f"must have at least {counted(wanted, 'item')}",
+    "maxItems": lambda wanted: f"must have at most {counted(wanted, 'item')}",
+    "uniqueItems": lambda _: "must have no item twice",
+    "minProperties": lambda wanted: f"must have at least {counted(wanted, 'field')}",
+    "maxProperties": lambda wanted: f"must have at most {counted(wanted, 'field')}",
+    "pattern": lambda wanted: f"must match the pattern {wanted}",
+}
+
+
+def _said(error: Any, schema: JsonSchema) -> list[Problem]:
+    path: tuple[str | int, ...] = tuple(error.absolute_path)
+    keyword, wanted, value = str(error.validator), error.validator_value, error.instance
+    if keyword == "required" and is_object(value):
+        return [Problem(spell_path((*path, name)), "missing") for name in wanted if name not in value]
+    if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
+        known = error.schema.get("properties", {})
+        unknown = list(islice((name for name in value if name not in known), MOST_PROBLEMS))
+        if not path:
+            return [Problem("", did_you_mean(name, known)) for name in unknown]
+        return [Problem(spell_path((*path, name)), "unknown field") for name in unknown]
+    got = kind_of(value) if is_secret(schema, path) else shown(value)
+    if keyword in ("anyOf", "oneOf") and error.context:
+        return _of_union(error, schema, path, got)
+    phrase = _PHRASES.get(keyword)
+    if phrase is None:
+        return [Problem(spell_path(path), f"does not fit {keyword}, got {got}")]
+    return [Problem(spell_path(path), f"{phrase(wanted)}, got {got}")]
+
+
+def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: str) -> list[Problem]:
+    """The errors of the one branch with the value's shape, or else all types that are allowed."""
+    branches: dict[Any, list[Any]] = {}
+    for inner in error.context:
+        branches.setdefault(inner.schema_path[0], []).append(inner)
+    mismatched = {
+        at: inner[0]
+        for at, inner in branches.items()
+        if len(inner) == 1 and inner[0].validator == "type" and tuple(inner[0].absolute_path) == path
+    }
+    shaped = [inner for at, inner in branches.items() if at not in mismatched]
+    if len(shaped) == 1:
+        return [problem for inner in shaped[0] for problem in _said(inner, schema)]
+    wanted = [alternatives(as_list(inner.validator_value)) for inner in mismatched.values()]
+    if shaped or not wanted:
+        return [Problem(spell_path(path), f"fits none of the {len(branches)} forms allowed, got {got}")]
+    return [Problem(spell_path(path), f"expected {alternatives(wanted)}, got {got}")]
+
+
+# -- `unevaluatedItems` and `unevaluatedProperties`, in time that grows with the value and not with its square.
+#
+# A schema has looked at an item or a name if one of its keywords applies to it, or one in a schema beside it (`allOf`,
+# `$ref`, `if`, …) that the value fits. jsonschema looks each up in a list of those; here they are in a set.
+
+
+Spend = Callable[[int], None]
+Matches = Callable[[Any, Any], bool | None]
+_ADDED_A_STEP = 100
+
+
+class Evaluated:
+    """The indexes of an array, or the names of an object, that a schema has looked at.
+
+    `spend` is called with the steps that it takes. `matches` says whether a name fits a pattern; None: it may.
+    """
+
+    def __init__(self, value: Any, spend: Spend, matches: Matches) -> None:
+        self._value, self._spend, self._matches = value, spend, matches
+        self._found: set[Any] = set()
+        self._has_all = False
+
+    def rest(self, validator: Any, schema: Any) -> list[Any]:
+        """What a schema leaves to its own `unevaluated…`."""
+        self._visit(validator, schema, is_root=True)
+        every: Iterable[Any] = range(len(self._value)) if is_array(self._value) else self._value
+        return [] if self._has_all else [one for one in every if one not in self._found]
+
+    def _visit(self, validator: Any, schema: Any, *, is_root: bool = False) -> None:
+        self._spend(1)
+        if self._has_all or not is_object(schema):
+            return
+        for beside, inner in _resolve_reference(validator, schema):
+            self._visit(beside, inner)
+        if is_array(self._value):
+            self._visit_items(validator, schema, is_root)
+        else:
+            self._visit_names(validator, schema, is_root)
+        for inner in self._applied(validator, schema):
+            self._visit(validator, inner)
+
+    def _applied(self, validator: Any, schema: Any) -> Iterator[Any]:
+        """The schemas beside it that the value fits."""
+        for keyword in ("allOf", "oneOf", "anyOf"):
+            yield from (inner for inner in schema.get(keyword, ()) if self._fits(validator, self._value, inner))
+        if "if" in schema:
+            is_met = self._fits(validator, self._value, schema["if"])
+            yield from (schema[word] for word in (("if", "then") if is_met else ("else",)) if word in schema)
+        if is_object(self._value):
+            dependent: dict[str, Any] = schema.get("dependentSchemas", {})
+            yield from (inner for name, inner in dependent.items() if name in self._value)
+
+    def _visit_items(self, validator: Any, schema: Any, is_root: bool) -> None:
+        items = schema.get("items")
+        # Until 2019-09, a list under `items` was what `prefixItems` is now.
+        is_prefix = is_array(items)
+        prefix = items if is_array(items) else schema.get("prefixItems", ())
+        others = schema.get("additionalItems") if is_prefix else items
+        if others is not None or ("unevaluatedItems" in schema and not is_root):
+            self._has_all = True
+            return
+        self._add(range(min(len(prefix), len(self._value))))
+        if "contains" in schema and "prefixItems" in validator.VALIDATORS:
+            wanted = schema["contains"]
+            self._add(at for at, item in enumerate(self._value) if self._fits(validator, item, wanted))
+
+    def _visit_names(self, validator: Any, schema: Any, is_root: bool) -> None:
+        if "additionalProperties" in schema or ("unevaluatedProperties" in schema and not is_root):
+            self._has_all = True
+            return
+        self._add(schema.get("properties", {}).keys() & self._value.keys())
+        for pattern in schema.get("patternProperties", ()):
+            self._add(name for name in self._value if self._matches(pattern, name) is not False)
+
+    def _add(self, found: Iterable[Any]) -> None:
+        before = len(self._found)
+        self._found.update(found)
+        self._spend(1 + (len(self._found) - before) // _ADDED_A_STEP)
+
+    def _fits(self, validator: Any, value: Any, schema: Any) -> bool:
+        self._spend(1)
+        return next(validator.descend(value, schema), None) is None
+
+
+def _resolve_reference(validator: Any, schema: Any) -> Iterator[tuple[Any, Any]]:
+    """What a schema refers to, each with a validator that knows the references in it."""
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if keyword not in schema or keyword not in validator.VALIDATORS:
+            continue
+        if keyword == "$recursiveRef":
+            from referencing.jsonschema import lookup_recursive_ref
+
+            found: Any = lookup_recursive_ref(validator._resolver)
+        else:
+            found = validator._resolver.lookup(schema[keyword])
+        yield validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents

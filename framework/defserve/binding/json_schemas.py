@@ -1,0 +1,152 @@
+"""Several JSON Schemas merged into one. A `$defs` entry that is used once is written where it is used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
+
+_PREFIX = "#/$defs/"
+_NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+_LISTED = {"anyOf", "oneOf", "allOf", "prefixItems"}
+_SINGLE = {
+    "items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contains",
+    "propertyNames", "not", "if", "then", "else", "contentSchema",
+}  # fmt: skip
+# Keywords that only describe: beside a `$ref` they may override those of its target.
+_DESCRIBING = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+
+
+def children(schema: JsonSchema) -> Iterator[JsonSchema]:
+    """The schemas directly inside a schema; never data (`default`, `const`, `enum`, `examples`)."""
+    for name, found in schema.items():
+        if name in _NAMED:
+            if is_object(found):
+                yield from filter(is_object, found.values())
+        elif name in _LISTED or name in _SINGLE:
+            yield from filter(is_object, as_list(found))
+
+
+def walk(schema: JsonSchema) -> Iterator[JsonSchema]:
+    """A schema and every schema inside it."""
+    pending = [schema]
+    while pending:
+        here = pending.pop()
+        yield here
+        pending.extend(children(here))
+
+
+def rebuilt(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
+    """A copy in which `change` has been applied to every schema inside."""
+
+    def changed(item: Any) -> Any:
+        return change(item) if is_object(item) else item
+
+    made = dict(schema)
+    for name, found in schema.items():
+        if name in _NAMED and is_object(found):
+            made[name] = {key: changed(item) for key, item in found.items()}
+        elif name in _LISTED or name in _SINGLE:
+            made[name] = [changed(item) for item in found] if is_array(found) else changed(found)
+    return made
+
+
+def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
+    """The schema of an object with these properties and no others."""
+    defs: dict[str, JsonSchema] = {}
+    merged = {name: hoisted(schema, defs) for name, schema in properties.items()}
+    # Also without any: clients exist that read `properties` unasked, and lose the whole server.
+    made: JsonSchema = {"type": "object", "properties": merged}
+    if required:
+        made["required"] = required
+    made["additionalProperties"] = False
+    return inlined(made, defs)
+
+
+def with_properties(schema: JsonSchema) -> JsonSchema:
+    """An input schema as every client can read it: with `properties`, also if there are none."""
+    if "properties" in schema or schema.get("type") != "object":
+        return schema
+    return {"type": "object", "properties": {}, **schema}
+
+
+def compacted(schema: JsonSchema) -> JsonSchema:
+    """The schema with `$defs` that are used once written where they are used. Its root is never a `$ref`."""
+    if "$defs" not in schema:
+        return schema
+    defs: dict[str, JsonSchema] = {}
+    root = hoisted(schema, defs)
+    if (target := _target(root)) is not None:
+        root = defs[target] | {key: value for key, value in root.items() if key != "$ref"}
+    return inlined(root, defs)
+
+
+def hoisted(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
+    """The schema without its `$defs`, which are added to `defs`. If a name is taken, the new one is renamed."""
+    own: dict[str, JsonSchema] = schema.get("$defs", {})
+    if not own:
+        return schema
+    names: dict[str, str] = {}
+    for name, definition in own.items():
+        names[name] = name
+        number = 2
+        while names[name] in defs and defs[names[name]] != definition:
+            names[name] = f"{name}{number}"
+            number += 1
+
+    def renamed(here: JsonSchema) -> JsonSchema:
+        made = rebuilt(here, renamed)
+        target = _target(here)
+        if target in names:
+            made["$ref"] = _PREFIX + names[target]
+        return made
+
+    for name, definition in own.items():
+        defs[names[name]] = renamed(definition)
+    return renamed({key: value for key, value in schema.items() if key != "$defs"})
+
+
+def inlined(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
+    """The schema with the `defs` it needs: in place if used once, else (or if recursive) in `$defs`."""
+    if not defs:
+        return schema
+    uses = Counter(target for root in (schema, *defs.values()) for node in walk(root) if (target := _target(node)))
+    once = {name for name in defs if uses[name] == 1 and not _is_recursive(name, defs)}
+
+    def placed(here: JsonSchema) -> JsonSchema:
+        target = _target(here)
+        siblings = {key: value for key, value in here.items() if key != "$ref"}
+        if target in once and siblings.keys() <= _DESCRIBING:
+            inlined_names.add(target)
+            return placed(defs[target]) | siblings
+        return rebuilt(here, placed)
+
+    inlined_names: set[str] = set()
+    made = placed(schema)
+    kept = {name: placed(definition) for name, definition in defs.items() if name not in once}
+    left = {name: placed(defs[name]) for name in once - inlined_names if uses[name]}
+    needed = {name: definition for name, definition in {**kept, **left}.items() if uses[name]}
+    return made | {"$defs": needed} if needed else made
+
+
+def _is_recursive(name: str, defs: dict[str, JsonSchema]) -> bool:
+    seen: set[str] = set()
+    pending = [name]
+    while pending:
+        for node in walk(defs[pending.pop()]):
+            target = _target(node)
+            if target == name:
+                return True
+            if target in defs and target not in seen:
+                seen.add(target)
+                pending.append(target)
+    return False
+
+
+def _target(schema: JsonSchema) -> str | None:
+    ref = schema.get("$ref")
+    if isinstance(ref, str) and ref.startswith(_PREFIX):
+        return ref[len(_PREFIX) :].replace("~1", "/").replace("~0", "~")
+    return None

@@ -1,0 +1,432 @@
+"""What is wrong with a value, worded for a model: paths, values cut short, one phrase for each kind of error.
+
+Secrets are never shown. Imported only when something is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+import pydantic_core
+from pydantic_core import ValidationError
+
+from defserve.base.hidden_characters import replace_hidden
+from defserve.binding.json_schemas import children, walk
+from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
+from defserve.errors import Problem
+
+MOST = 20
+MANY = 10_000
+MORE = Problem("", "and perhaps more")
+_ABSENT: Any = object()
+
+
+class _Error:
+    """One error with its real path. `unions` are the labels of union branches that pydantic put into the path."""
+
+    __slots__ = ("given", "path", "unions", "type", "value", "context", "message", "expected")
+
+    def __init__(self, details: Any, given: Any) -> None:
+        self.given = given
+        self.type: str = details["type"]
+        self.value: Any = details["input"]
+        self.context: dict[str, Any] = details.get("ctx", {})
+        self.message: str = details["msg"]
+        self.expected: str | None = EXPECTED.get(self.type)
+        self.path: tuple[str | int, ...] = ()
+        self.unions: list[tuple[int, str]] = []
+        self._locate(details["loc"], given)
+
+    def _locate(self, loc: tuple[str | int, ...], given: Any) -> None:
+        """Follow `loc` through the given value. A step that is not in the value is a label, unless it is missing."""
+        here: Any = given
+        path: list[str | int] = []
+        for position, step in enumerate(loc):
+            last = position == len(loc) - 1
+            if isinstance(step, int) and is_array(here):
+                path.append(step)
+                here = here[step] if step < len(here) else _ABSENT
+            elif isinstance(step, str) and is_object(here) and step in here:
+                path.append(step)
+                here = here[step]
+            elif step == "[key]":
+                self.message = f"key: {self.message}"
+            elif last and self.type == "missing":
+                path.append(step)
+            else:
+                self.unions.append((len(path), str(step)))
+        self.path = tuple(path)
+
+
+def explain(error: ValidationError, given: Any, schema: JsonSchema) -> tuple[Problem, ...]:
+    """The problems behind a validation error, at most MOST and a count of the rest."""
+    if (count := error.error_count()) > MANY:
+        # Each problem costs microseconds and a dict, and one message can hold millions.
+        return (Problem("", f"{count} problems: the arguments do not have the shape of the schema"),)
+    errors = [_Error(details, given) for details in error.errors(include_url=False)]
+    settled = _settle(errors)
+    problems = dict.fromkeys(_problem(one, schema) for one in settled[:MOST])
+    if len(settled) > MOST:
+        problems[Problem("", f"and {len(settled) - MOST} more problems")] = None
+    return tuple(problems)
+
+
+def _problem(error: _Error, schema: JsonSchema) -> Problem:
+    if error.type == "extra_forbidden" and len(error.path) == 1:
+        return Problem("", did_you_mean(str(error.path[0]), schema.get("properties", {})))
+    if error.type == "dict_type" and not error.path:
+        return Problem("", f"arguments must be an object, got {shown(error.value)}")
+    path = error.path
+    if error.type.startswith("union_tag_"):
+        tag = str(error.context.get("discriminator", "")).strip("'")
+        if tag.isidentifier():
+            path = (*path, tag)
+            if is_object(error.value):
+                error.value = error.value.get(tag)
+    return Problem(spell_path(path), _reason(error, is_secret(schema, path)))
+
+
+def _reason(error: _Error, secret: bool) -> str:
+    if error.type in ("missing", "union_tag_not_found"):
+        return "missing"
+    if error.type == "extra_forbidden":
+        return "unknown field"
+    if error.type in ("value_error", "assertion_error"):
+        return " ".join(str(error.context.get("error") or error.message).split())
+    got = kind_of(error.value) if secret else shown(error.value)
+    if error.type in ("too_short", "too_long"):
+        got = str(error.context.get("actual_length"))
+        error.context["noun"] = "character" if isinstance(error.value, str) else "item"
+    if error.expected:
+        return f"expected {error.expected}, got {got}"
+    if rule := BROKEN.get(error.type):
+        return f"{rule(error.context)}, got {got}"
+    if secret:
+        return f"not valid, got {got}"
+    message = error.message[:1].lower() + error.message[1:].replace("\n", " ")
+    return f"{message.replace('input should be', 'must be')}, got {got}"
+
+
+def _settle(errors: list[_Error]) -> list[_Error]:
+    """The errors, with the branches of each union combined into one."""
+    settled: list[_Error | Callable[[], list[_Error]]] = []
+    unions: dict[tuple[str | int, ...], dict[str, list[_Error]]] = {}
+    for error in errors:
+        if not error.unions:
+            settled.append(error)
+            continue
+        depth, label = error.unions.pop(0)
+        at = error.path[:depth]
+        if at not in unions:
+            unions[at] = {}
+            settled.append(lambda at=at: _one_of(at, unions[at]))
+        unions[at].setdefault(label, []).append(error)
+    return [found for one in settled for found in ([one] if isinstance(one, _Error) else one())]
+
+
+def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> list[_Error]:
+    """The errors to report for a union if no branch fits.
+
+    If the value has the shape of exactly one branch, its errors are the helpful ones.
+    """
+    told = {label: _settle(errors) for label, errors in branches.items()}
+    single = {label: errors[0] for label, errors in told.items() if len(errors) == 1}
+    mismatched = {label: error for label, error in single.items() if error.path == at and error.expected is not None}
+    shaped = [errors for label, errors in told.items() if label not in mismatched]
+    if len(shaped) == 1:
+        return shaped[0]
+    summary = next(iter(mismatched.values()), None) or _at(at, shaped[0][0])
+    summary.expected = alternatives([_wanted(label, mismatched.get(label)) for label in told])
+    return [summary]
+
+
+def _wanted(label: str, mismatch: _Error | None) -> str:
+    if mismatch is not None and mismatch.expected:
+        return mismatch.expected
+    name = label.partition("[")[0]
+    return {"list": "array", "dict": "object", "set": "array", "tuple": "array"}.get(name, name)
+
+
+def _at(at: tuple[str | int, ...], error: _Error) -> _Error:
+    """A summary at the union's own place, which may be above the error's."""
+    error.path, error.type, error.value = at, "union", error.given
+    for step in at:
+        error.value = error.value[step]
+    return error
+
+
+# -- How a problem is worded for a model: paths, values cut short, and one phrase for each kind of error.
+
+
+SHOWN = 40
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "a boolean"),
+    ((int, float), "a number"),
+    (str, "a string"),
+    ((list, tuple), "an array"),
+    (dict, "an object"),
+    (type(None), "null"),
+)
+
+# pydantic error type -> the JSON type that was wanted.
+EXPECTED: dict[str, str] = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "integer"),
+    **dict.fromkeys(("float_type", "float_parsing", "decimal_type", "decimal_parsing", "complex_type"), "number"),
+    "finite_number": "number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "boolean"),
+    **dict.fromkeys(("string_type", "string_sub_type", "string_unicode", "bytes_type"), "string"),
+    **dict.fromkeys(
+        ("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type", "iteration_error"), "array"
+    ),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"), "object"),
+    "none_required": "null",
+    **dict.fromkeys(("date_type", "date_parsing", "date_from_datetime_parsing"), "date (YYYY-MM-DD)"),
+    **dict.fromkeys(("datetime_type", "datetime_parsing", "datetime_from_date_parsing"), "date and time (ISO 8601)"),
+    **dict.fromkeys(("time_type", "time_parsing"), "time (HH:MM:SS)"),
+    **dict.fromkeys(("time_delta_type", "time_delta_parsing"), "duration (ISO 8601)"),
+    **dict.fromkeys(("uuid_type", "uuid_parsing"), "UUID"),
+    **dict.fromkeys(("url_type", "url_parsing"), "URL"),
+    "path_type": "path",
+}
+
+_Context = dict[str, Any]
+
+# pydantic error type -> the rule that was broken.
+BROKEN: dict[str, Callable[[_Context], str]] = {
+    "greater_than_equal": lambda c: f"must be at least {c['ge']}",
+    "greater_than": lambda c: f"must be greater than {c['gt']}",
+    "less_than_equal": lambda c: f"must be at most {c['le']}",
+    "less_than": lambda c: f"must be less than {c['lt']}",
+    "multiple_of": lambda c: f"must be a multiple of {c['multiple_of']}",
+    "string_too_short": lambda c: f"must have at least {counted(c['min_length'], 'character')}",
+    "string_too_long": lambda c: f"must have at most {counted(c['max_length'], 'character')}",
+    "bytes_too_short": lambda c: f"must have at least {counted(c['min_length'], 'byte')}",
+    "bytes_too_long": lambda c: f"must have at most {counted(c['max_length'], 'byte')}",
+    "too_short": lambda c: f"must have at least {counted(c['min_length'], c['noun'])}",
+    "too_long": lambda c: f"must have at most {counted(c['max_length'], c['noun'])}",
+    "string_pattern_mismatch": lambda c: f"must match the pattern {c['pattern']}",
+    "literal_error": lambda c: f"expected {_quoted(c['expected'])}",
+    "enum": lambda c: f"expected {_quoted(c['expected'])}",
+    "union_tag_invalid": lambda c: f"expected {_quoted(alternatives(c['expected_tags'].split(', ')))}",
+}
+
+
+def counted(number: Any, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def alternatives(options: Iterable[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    distinct = list(dict.fromkeys(options))
+    return " or ".join(filter(None, (", ".join(distinct[:-1]), distinct[-1]))) if distinct else ""
+
+
+def spell_path(path: Sequence[str | int]) -> str:
+    """`items[0].qty`; a key that is not an identifier is quoted: `headers["x y"]`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step.replace("-", "_").isidentifier() and len(step) <= 2 * SHOWN:
+            text += f".{step}" if text else step
+        else:
+            text += f"[{shown(step)}]"
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, cut to about forty characters."""
+    # Only the beginning is encoded: a value may be megabytes.
+    if isinstance(value, str) or is_array(value):
+        value = value[: SHOWN + 1]
+    elif is_object(value):
+        value = dict(islice(value.items(), SHOWN))
+    try:
+        text = pydantic_core.to_json(value, inf_nan_mode="constants").decode()
+    except (ValueError, RecursionError, UnicodeError):
+        text = ascii(value) if isinstance(value, str) else kind_of(value)
+    text = replace_hidden(text[: SHOWN + 3], lambda _: "\N{REPLACEMENT CHARACTER}")
+    return text if len(text) <= SHOWN + 2 else text[: SHOWN - 1] + "…"
+
+
+def kind_of(value: Any) -> str:
+    """What kind of JSON value this is, for values that must not be shown."""
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), "something else")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`unknown argument "limt"; did you mean "limit"?`"""
+    from difflib import get_close_matches
+
+    names = list(known)
+    problem = f"unknown argument {shown(name)}"
+    if close := get_close_matches(name[:200], names, n=1):
+        return f'{problem}; did you mean "{close[0]}"?'
+    if not names:
+        return f"{problem}; there are none"
+    return f"{problem}; known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
+
+
+def _quoted(text: str) -> str:
+    """Python's list of choices in JSON's spelling."""
+    return re.sub(r"(?<!['\w])(True|False|None)(?!['\w])", lambda found: _WORDS[found[0]], text).replace("'", '"')
+
+
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+# -- Which values must never be shown: secrets by name, by `writeOnly` or `format: password`, and containers of them.
+
+
+Path = Sequence[str | int]
+
+
+def is_secret(schema: JsonSchema, path: Path) -> bool:
+    """Whether the value at a path is secret, holds a secret, or is inside one.
+
+    A path that is not in the schema is secret if anything in the schema is.
+    """
+    from defserve.base.redaction import is_secret_name
+
+    if any(isinstance(step, str) and is_secret_name(step) for step in path):
+        return True
+    if not any(map(_marked, walk(schema))):
+        return False
+    here = _alternatives(schema, [schema])
+    for step in path:
+        if any(map(_marked, here)):
+            return True
+        here = _alternatives(schema, _inside(here, step))
+    return not here or _holds_secret(schema, here)
+
+
+def _marked(schema: JsonSchema) -> bool:
+    return schema.get("writeOnly") is True or schema.get("format") == "password"
+
+
+def _inside(schemas: Iterable[JsonSchema], step: str | int) -> Iterator[JsonSchema]:
+    for schema in schemas:
+        if isinstance(step, int):
+            prefix: list[Any] = schema.get("prefixItems", [])
+            yield from filter(is_object, [*prefix[step : step + 1], schema.get("items")])
+        else:
+            named: dict[str, Any] = schema.get("properties", {})
+            patterns: dict[str, Any] = schema.get("patternProperties", {})
+            yield from filter(is_object, [named.get(step), *patterns.values(), schema.get("additionalProperties")])
+
+
+def _alternatives(root: JsonSchema, schemas: Iterable[JsonSchema]) -> list[JsonSchema]:
+    """The schemas, with the targets of their references and the branches of their unions."""
+    found: list[JsonSchema] = []
+    pending = list(schemas)
+    while pending:
+        here = pending.pop()
+        if any(here is other for other in found):
+            continue
+        found.append(here)
+        for name in ("anyOf", "oneOf", "allOf"):
+            pending.extend(filter(is_object, here.get(name, [])))
+        if is_object(target := _resolved(root, here.get("$ref"))):
+            pending.append(target)
+    return found
+
+
+def _resolved(root: JsonSchema, ref: Any) -> Any:
+    if not isinstance(ref, str) or not ref.startswith("#"):
+        return None
+    here: Any = root
+    for step in ref[1:].split("/")[1:]:
+        here = here.get(step.replace("~1", "/").replace("~0", "~")) if is_object(here) else None
+    return here
+
+
+def _holds_secret(root: JsonSchema, schemas: list[JsonSchema]) -> bool:
+    seen: set[int] = set()
+    pending = list(schemas)
+    while pending:
+        here = pending.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        if _marked(here):
+            return True
+        pending.extend(children(here))
+        if is_object(target := _resolved(root, here.get("$ref"))):
+            pending.append(target)
+    return False
+
+
+# -- Infinities and NaN in results: JSON has none, so they are sent as null. A schema that says number refuses null.
+
+
+_Schemas = list[Any]
+_Path = tuple[Any, ...]
+
+
+def refused_null(value: Any, schema: JsonSchema) -> str | None:
+    """What is wrong with the first such number whose place in the schema does not take null; None if there is none."""
+    defs: JsonSchema = schema.get("$defs", {})
+    found = _find_refused_number(value, _resolved_schemas([schema], defs), defs, ())
+    if found is None:
+        return None
+    path, number = found
+    at = ".".join(map(str, path))
+    return f"{at}{': ' if at else ''}{number} has no JSON form: return None, and declare float | None"
+
+
+def _find_refused_number(value: Any, options: _Schemas, defs: JsonSchema, path: _Path) -> tuple[_Path, float] | None:
+    if isinstance(value, float):
+        return None if isfinite(value) or _take_null(options) else (path, value)
+    if is_object(value):
+        members: list[tuple[Any, Any]] = [*value.items()]
+    else:
+        members = [*enumerate(value)] if is_array(value) else []
+    last: tuple[_Schemas, _Schemas] = [], []
+    for key, member in members:
+        inside = _member_schemas(options, key)
+        if not last[0] or inside != last[0]:  # the items of a list have one schema, mostly
+            last = inside, _resolved_schemas(inside, defs)
+        if (found := _find_refused_number(member, last[1], defs, (*path, key))) is not None:
+            return found
+    return None
+
+
+def _resolved_schemas(schemas: _Schemas, defs: JsonSchema) -> _Schemas:
+    """The schemas with references and unions resolved."""
+    found: _Schemas = []
+    pending, seen = [*schemas], set[int]()
+    while pending:
+        here = pending.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        if not is_object(here):
+            found.append(here)
+            continue
+        inner = [one for name in ("anyOf", "oneOf", "allOf") for one in here.get(name, ())]
+        if "$ref" in here:
+            inner.append(defs.get(str(here["$ref"]).rpartition("/")[2], True))
+        pending += inner
+        if not inner:
+            found.append(here)
+    return found
+
+
+def _member_schemas(options: _Schemas, key: Any) -> _Schemas:
+    """What the schemas say of a member: those that name it, or else all. True: it may be anything."""
+    schemas = [option for option in options if is_object(option)]
+    if isinstance(key, str):
+        named = [option["properties"][key] for option in schemas if key in option.get("properties", {})]
+        return named or [option.get("additionalProperties", True) for option in schemas]
+    listed = [option["prefixItems"][key] for option in schemas if key < len(option.get("prefixItems", ()))]
+    return listed or [option.get("items", True) for option in schemas if "items" in option]
+
+
+def _take_null(options: _Schemas) -> bool:
+    return not options or any(
+        option is True or (is_object(option) and "null" in as_list(option.get("type", "null"))) for option in options
+    )

@@ -1,0 +1,174 @@
+"""`defserve audit`: check that an audit log is intact, and read it."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+from defserve.cli.exits import complain
+from defserve.cli.parser import CommandParser, positive, run_action
+from defserve.cli.screen import problem_lines, show, tell
+from defserve.cli.screen_blocks import Data, Line, Table, counted
+from defserve.core.json_values import is_object
+from defserve.errors import UsageError
+from defserve.stores.audit.chain import AuditReport, numbered_lines, parse_line, reason_of, verify
+from defserve.stores.audit.log_file import VARIABLE, audit_key
+
+INTACT: Final = 0
+BROKEN: Final = 1
+UNKNOWN: Final = 2
+"""The log was not checked: no such file, no key, wrong usage."""
+
+VERIFY_EXAMPLES: Final = """  defserve audit verify audit.log
+  defserve audit verify audit.log --key-file /etc/shop/audit.key --json
+  defserve audit verify audit.log --head /mnt/witness/audit.log.head
+  defserve audit verify audit.log --anchor redis://witness.example --anchor /mnt/witness/audit.head
+"""
+SHOW_EXAMPLES: Final = """  defserve audit show audit.log --last 20
+  defserve audit show audit.log --type TOOL_BLOCKED --type CODE_REJECTED
+  defserve audit show audit.log --trace 550e8400-e29b-41d4-a716-446655440000 --json
+"""
+
+VERIFY_ABOUT: Final = """Check every line of an audit log, and that its end was not cut off.
+
+Exits with 0 if the log is intact, 1 if it is broken, 2 if it could not be checked."""
+SHOW_ABOUT: Final = "Show the events of an audit log, oldest first. The log is not checked; `verify` does that."
+KEY_HELP: Final = f"the key the log was written with (default: ${VARIABLE}, then ~/.config/defserve/audit.key)"
+
+COLUMNS: Final = ("seq", "time", "type", "result", "actor", "target", "trace")
+
+
+def main(argv: list[str]) -> int:
+    about, examples = "Check that an audit log is intact, and read it.", VERIFY_EXAMPLES + SHOW_EXAMPLES
+    return run_action("defserve audit", about, examples, ACTIONS, argv)
+
+
+def verify_log(argv: list[str]) -> int:
+    """`defserve audit verify`."""
+    try:
+        options = _verify_options(argv)
+        if not options.anchor:
+            _opened(options.file).close()
+        key = audit_key(options.key_file)
+        report = verify(options.file, key, head=options.head, anchors=tuple(options.anchor))
+    except SystemExit as stop:
+        return UNKNOWN if stop.code else INTACT
+    except UsageError as error:
+        return complain(str(error), UNKNOWN)
+    if options.json:
+        show(Data({"file": options.file, **report._asdict()}))
+    else:
+        show(*page(report))
+    return INTACT if report.ok else BROKEN
+
+
+def _verify_options(argv: list[str]) -> Namespace:
+    parser = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES)
+    parser.add_argument("file", metavar="FILE", help="the audit log")
+    parser.add_argument("--key-file", metavar="FILE", help=KEY_HELP)
+    parser.add_argument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)")
+    parser.add_argument(
+        "--anchor",
+        metavar="ANCHOR",
+        action="append",
+        default=[],
+        help="where the log's heads are kept elsewhere: a file, or the address of a store; repeatable",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser.parse_args(argv)
+
+
+def page(report: AuditReport) -> Iterator[Line]:
+    """The report for a terminal, line by line."""
+    if report.ok:
+        yield Line(("intact:", "good"), f" {counted(report.events, 'event')}")
+    else:
+        where = f"line {report.first_bad_line}: " if report.first_bad_line else ""
+        yield Line(("broken:", "error"), f" {where}{report.reason}")
+        yield Line(f"  intact before that: {counted(report.events, 'event')}")
+        advice = "keep the file as evidence; put back a copy that is intact, or begin a log with another name"
+        yield Line("  ", ("fix:", "fix"), f" {advice}")
+    if report.unsigned:
+        after = "after the last signed head: nobody can tell whether more were cut off"
+        yield Line(f"  {counted(report.unsigned, 'event')} {after}")
+    if report.lost:
+        yield Line(f"  {counted(report.lost, 'event')} could not be written when they happened; the log says so itself")
+
+
+def show_log(argv: list[str]) -> int:
+    """`defserve audit show`."""
+    parser = CommandParser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES)
+    parser.add_argument("file", metavar="FILE", help="the audit log")
+    parser.add_argument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable")
+    parser.add_argument("--trace", metavar="ID", help="only events of this trace")
+    parser.add_argument("--last", metavar="N", type=positive, help="only the newest N of them")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    options = parser.parse_args(argv)
+    with _opened(options.file) as file:
+        bad: list[int] = []
+        records = deque((record for record in _records(file, bad) if _is_wanted(record, options)), options.last)
+    if options.json:
+        show(*(Data(record, compact=True) for record in records))
+    else:
+        show(Table(COLUMNS, map(_row, records), fit=("actor", "target", "trace")))
+    if bad:
+        tell(*problem_lines("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
+    return INTACT
+
+
+ACTIONS: Final = {"verify": verify_log, "show": show_log}
+
+
+def _row(record: dict[str, Any]) -> tuple[str, ...]:
+    seq = str(record["seq"])
+    if "log" in record:
+        remark = {name: value for name, value in record["log"].items() if name not in ("type", "time")}
+        return (seq, str(record["log"].get("time", "")), _type(record), json.dumps(remark), "", "", "")
+    event: dict[str, Any] = record["event"]
+    actor, target = event.get("actor"), event.get("target")
+    return (
+        seq,
+        str(event.get("timestamp", "")),
+        _type(record),
+        str(event.get("result", "")),
+        _words(actor, "type", "id"),
+        _words(target, "server_id", "tool_name"),
+        str(event.get("trace_id", "")),
+    )
+
+
+def _words(value: Any, *names: str) -> str:
+    if is_object(value):
+        return " ".join(str(value[name]) for name in names if value.get(name)) or json.dumps(value)
+    return "" if value is None else str(value)
+
+
+def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
+    """The record of each line, without `prev` and `mac`. Numbers of lines without a record are added to `bad`."""
+    for number, line in numbered_lines(file):
+        whole = parse_line(line) or {}
+        kind = "event" if "event" in whole else "log"
+        if is_object(whole.get(kind)):
+            yield {"seq": whole.get("seq"), kind: whole[kind]}
+        else:
+            bad.append(number)
+
+
+def _is_wanted(record: dict[str, Any], options: Namespace) -> bool:
+    if options.type and _type(record) not in options.type:
+        return False
+    return options.trace is None or record.get("event", {}).get("trace_id") == options.trace
+
+
+def _type(record: dict[str, Any]) -> str:
+    return str(record["event"].get("event_type", "")) if "event" in record else str(record["log"].get("type", ""))
+
+
+def _opened(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {reason_of(error)}", fix="name an audit log") from None

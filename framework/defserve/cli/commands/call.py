@@ -1,0 +1,286 @@
+"""`defserve call`: call one tool and print its result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any, Final, NamedTuple
+
+from defserve.cli.content import content_page, is_content, media_of, object_example, signature
+from defserve.cli.parser import CommandParser
+from defserve.cli.progress import Working
+from defserve.cli.screen import show, tell
+from defserve.cli.screen_blocks import Block, Data, Written
+from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, split_command
+from defserve.cli.target_connection import (
+    ARGUMENT,
+    MISSING,
+    brief_tracebacks,
+    connect,
+    read_arguments,
+    read_options,
+    resolve_named,
+)
+from defserve.cli.terminal_answers import PreparedAnswers, answer_of
+from defserve.client.client import Client
+from defserve.client.mgp.server_claims import tool_security
+from defserve.client.replies import object_of
+from defserve.client.tasks import MISSING_CAPABILITY, needs_tasks
+from defserve.core.json_values import is_array
+from defserve.core.messages import METHOD_NOT_FOUND
+from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
+
+EXAMPLES: Final = """  defserve call server.py add a=1 b=2
+  defserve call server.py search query="two words" tags:='["x", "y"]'
+  defserve call server.py search --args '{"query": "two words"}' --json
+  defserve call server.py plot x=1 --output pictures  pictures are saved, and their names printed
+  defserve call add a=1 b=2 -- python server.py
+  defserve call weather forecast city=Oslo            a server in .mcp.json
+  defserve call server.py add a=1 --validate
+  defserve call todo.py clear_items --yes             a dangerous tool, without being asked
+"""
+
+UNKNOWN_TOOL: Final = -32602
+UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>[\w.<>]{1,200}) at 0x[0-9a-f]{1,16}>")
+ERROR: Final = "dev.defserve/error"
+# The kind of a refusal → what helps a person, where its text is for a model.
+FIXES: Final = {
+    "state_unowned": "start the server with --local-token (on this machine) or give it Server(auth=…); "
+    "--era handshake opens a session, whose state ends with it. See docs/state.md",
+}
+# Where a schema may allow arguments that its properties do not name.
+OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
+# The server did not ask, so the fields of its question are not known. A single one is called `value`.
+ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
+
+
+def main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    before = _as_arguments(before)
+    parser = CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
+    parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
+    parser.add_argument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same")
+    parser.add_argument(
+        "--validate", action="store_true", help="only check whether the tool would accept the arguments"
+    )
+    parser.add_argument("--yes", "-y", action="store_true", help="say yes to everything that needs confirmation")
+    parser.add_argument(
+        "--answer",
+        action="append",
+        default=[],
+        type=answer_of,
+        metavar="JSON",
+        help="the answer to a question of the tool, as JSON: an object, or the value of its only field; repeatable, "
+        "in the order of the questions",
+    )
+    parser.add_argument("--json", action="store_true", help="print the tool's value as JSON, text too")
+    parser.add_argument("--raw", action="store_true", help="print the whole result as JSON")
+    options = read_options(parser, before, "call", "tool")
+    words: list[str] = options.words
+    with quiet():
+        target = resolve_named(words, options.module, command)
+    if not words or ARGUMENT.fullmatch(words[0]):
+        raise UsageError("no tool is given", fix="defserve call server.py TOOL key=value ...")
+    if loose := next((word for word in words[1:] if word.lstrip().startswith("{")), None):
+        raise UsageError(f"{loose!r} is not an argument", fix=f"write --args {shlex.quote(loose)}")
+    tool, texts, values = words[0], *read_arguments(words[1:], options.args)
+    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Calling {tool}") as work:
+        result = asyncio.run(call(target, tool, texts, values, options, work))
+    show(*page(result, tool, options))
+    if result.problem is not None:
+        raise result.problem
+    if found := UNFINISHED.search(json.dumps(result.value)):
+        raise ToolError(
+            f"the result holds {found[0]}, so {tool} did not wait for it\n  fix: write await {found['name']}(…) in it"
+        )
+    return 0
+
+
+def _as_arguments(words: list[str]) -> list[str]:
+    """`--json OBJECT` gives arguments, `--json` alone chooses how the result is printed."""
+    made: list[str] = []
+    for number, word in enumerate(words):
+        follows = words[number + 1].lstrip()[:1] if number + 1 < len(words) else ""
+        is_given = word.startswith("--json=") or (word == "--json" and follows in ("{", "["))
+        made.append(word.replace("--json", "--args", 1) if is_given else word)
+    return made
+
+
+class CallResult(NamedTuple):
+    """A tool's value, and the content blocks that hold bytes beside it. `problem`: what it could not be told."""
+
+    value: Any
+    media: list[Any] = []
+    problem: UsageError | None = None
+
+
+def page(result: CallResult, tool: str, options: Namespace) -> Iterator[Block]:
+    """The result for a terminal. Pictures are saved, unless JSON is wanted."""
+    value, media, _ = result
+    if options.raw or options.json:
+        yield Data(value)
+    elif is_content(value):
+        yield from content_page(value, tool, options.output)
+    else:
+        yield Written(value) if isinstance(value, str) else Data(value)
+        yield from content_page(media, tool, options.output)
+
+
+async def call(
+    target: ServerTarget, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace, work: Working
+) -> CallResult:
+    """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
+    given = PreparedAnswers(options.answer, yes=options.yes, around=work.paused)
+    async with connect(target, options, answers=given.answers(), work=work) as client:
+        tools = {str(item.get("name")): item for item in await client.tools()}
+        listed = tools.get(tool, {})
+        arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
+        if options.validate:
+            return CallResult(await validated(client, tool, arguments, tools, options))
+        security = tool_security(tool, listed)
+        if not security.is_listed and not await is_hidden(client, tool, arguments, can_ask=given.can_answer):
+            raise unknown_tool(client, tool, list(tools), options)
+        if security.confirmation_required and (wrong := misnamed(object_of(listed.get("inputSchema")), arguments)):
+            # Nobody is asked about a call that cannot run.
+            raise ToolError("\n".join(wrong))
+        try:
+            await given.confirm(security, arguments)
+        except asyncio.CancelledError:
+            tell("", f"{tool} was not run")
+            raise
+        try:
+            return (await _called(client, tool, arguments, options))._replace(problem=given.unanswered)
+        except asyncio.CancelledError:
+            tell("", f"stopped: {tool} was not run to its end")
+            raise
+        except (PeerError, ToolError) as error:
+            if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
+                raise explained(error, given, listed, arguments) from None
+            raise unknown_tool(client, tool, list(tools), options) from None
+
+
+async def _called(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> CallResult:
+    try:
+        result = await client.call_raw(tool, arguments)
+    except PeerError as error:
+        if options.raw or not needs_tasks(error):
+            raise
+        return CallResult(await (await client.start(tool, **arguments)).result())
+    if options.raw:
+        return CallResult(result)
+    try:
+        return CallResult(await client.value(tool, result), media_of(result))
+    except ToolError as error:
+        kind = str(object_of(object_of(result.get("_meta")).get(ERROR)).get("error_type"))
+        if kind not in FIXES:
+            raise
+        raise ToolError(f"{error.message}\n  fix: {FIXES[kind]}", data=error.data) from None
+
+
+def explained(
+    error: PeerError | ToolError, given: PreparedAnswers, tool: dict[str, Any], arguments: dict[str, Any]
+) -> DefserveError:
+    """The error, worded for a person; the server worded it for a model. For a wrong argument, what to write."""
+    if given.unanswered is not None:
+        return given.unanswered
+    if isinstance(error, ToolError):
+        words = re.sub(r"^the user (declined|dismissed)", r"you \1", error.message)
+        missing = [] if "did you mean" in words else MISSING.findall(words)
+        return ToolError(words + (_takes(tool, missing) or _listed(tool, arguments, words)), data=error.data)
+    if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
+        return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
+    return error
+
+
+def _takes(tool: dict[str, Any], missing: list[str]) -> str:
+    """What to give a tool, as a line; empty if none of its own arguments is missing, or its schema cannot be read."""
+    schema = object_of(tool.get("inputSchema"))
+    properties = object_of(schema.get("properties"))
+    wanted = [name for name in missing if name in properties]
+    if not wanted or not is_array(schema.get("required", [])):
+        return ""
+    examples = [example for name in wanted if (example := object_example(name, properties[name], schema))]
+    written = f"; write {' '.join(examples)}" if examples else ""
+    return f"\n  fix: give what it takes: {signature(tool)}{written}"
+
+
+def _listed(tool: dict[str, Any], arguments: dict[str, Any], told: str) -> str:
+    """How to write a list, as a line, where a server complains of a text; empty if it does not."""
+    properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
+    wrong = [
+        f"{name}:={shlex.quote(json.dumps([value], ensure_ascii=False))}"
+        for name, value in arguments.items()
+        if isinstance(value, str) and object_of(properties.get(name)).get("type") == "array" and name in told
+    ]
+    return f"\n  fix: a list is written as JSON: {' '.join(wrong)}" if wrong else ""
+
+
+async def validated(
+    client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]], options: Namespace
+) -> str:
+    """Check the arguments. Raises ToolError. If the server has no `tools/validate`, its list of tools is used."""
+    if tool not in tools:
+        raise unknown_tool(client, tool, list(tools), options)
+    try:
+        answer = await client.request("tools/validate", {"name": tool, "arguments": arguments})
+        found = [f"{p['field']}: {p['reason']}" if p.get("field") else p["reason"] for p in answer["problems"]]
+    except PeerError as error:
+        if error.code != METHOD_NOT_FOUND:
+            raise
+        from defserve.tooling.lint.definitions import problems
+
+        found = problems(tools.values(), tool, arguments)
+    if found:
+        raise ToolError("\n".join(found))
+    return "valid"
+
+
+async def is_hidden(client: Client, tool: str, arguments: dict[str, Any], *, can_ask: bool) -> bool:
+    """Whether a tool that is not listed may be there all the same. It is not run for that.
+
+    A server that cannot be asked for it may have it: then it is worth a question to a person, if there is one.
+    """
+    try:
+        await client.request("tools/validate", {"name": tool, "arguments": arguments})
+    except PeerError as error:
+        return error.code != UNKNOWN_TOOL and (error.code != METHOD_NOT_FOUND or can_ask)
+    return True
+
+
+def misnamed(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+    """The arguments that are missing, and those that the schema does not name, unless it may allow others."""
+    properties, required = object_of(schema.get("properties")), schema.get("required")
+    missing = [name for name in required if name not in arguments] if is_array(required) else []
+    is_open = not properties or OPEN & schema.keys() or schema.get("additionalProperties", False) is not False
+    unknown = [] if is_open else [name for name in arguments if name not in properties]
+    known = f"its arguments are {', '.join(properties)}"
+    return [
+        *(f"{name}: missing" for name in missing),
+        *(f"unknown argument {name!r}; {did_you_mean(name, properties, known)}" for name in unknown),
+    ]
+
+
+def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
+    """Text becomes JSON if the schema names a type that is not text, and the text is JSON."""
+    fitted: dict[str, Any] = {}
+    for name, text in texts.items():
+        fitted[name] = text
+        if object_of(properties.get(name)).get("type", "string") != "string":
+            try:
+                fitted[name] = json.loads(text)
+            except ValueError:
+                pass
+    return fitted
+
+
+def unknown_tool(client: Client, tool: str, known: list[str], options: Namespace) -> ToolError:
+    name = client.server_info.get("name", "the server")
+    if not known and (options.token or options.header):
+        return ToolError(f"{name} shows you no tools; your token may not allow any")
+    fix = did_you_mean(tool, known, f"its tools are {', '.join(known)}" if known else "it has no tools")
+    return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")

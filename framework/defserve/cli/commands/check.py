@@ -1,0 +1,219 @@
+"""`defserve check` and `defserve export`: problems in what a server lists, and documents made from it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from defserve.cli.content import WHEN, writing
+from defserve.cli.exits import complain, placed
+from defserve.cli.parser import CommandParser
+from defserve.cli.progress import ASKING, Working
+from defserve.cli.screen import show
+from defserve.cli.screen_blocks import Data, Line, counted
+from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
+from defserve.cli.target_connection import add_connection_options
+from defserve.cli.target_listing import target_listing
+from defserve.errors import DefserveError, UsageError, did_you_mean
+from defserve.protocols.mgp.security import UnguardedParameter
+from defserve.server.openapi_document import openapi
+from defserve.tooling.export import catalogue, mgp_entry, schemas
+from defserve.tooling.lint.definitions import Definitions, LintFinding, of_wire, problems, read_call
+from defserve.tooling.lint.rules import RULES, Complaint, complaints
+from defserve.tooling.listing import ServerListing
+
+CLEAN: Final = 0
+FOUND: Final = 1
+UNKNOWN: Final = 2
+"""Nothing was checked: no such server, no such rule."""
+
+BAD_CALL: Final = "bad-call"
+LEVELS: Final = {"error": "error", "warning": "warning"}
+"""How bad a finding is → its style."""
+
+ABOUT: Final = """Find problems in the definitions of a server, without starting it.
+
+Exits with 0 if there are none, 1 for errors (with --strict also for warnings), 2 if the server could not be checked."""
+EXAMPLES: Final = """  defserve check server.py
+  defserve check server.py --strict --ignore vague-name
+  defserve check -m shop --json
+  defserve check server.py --calls calls.jsonl        each line {"name": "add", "arguments": {"a": 1}}
+  defserve check -- npx some-mcp-server
+  defserve check weather                              one in .mcp.json
+  defserve check --rules
+"""
+
+
+def run_check(argv: list[str]) -> int:
+    try:
+        return _main(argv)
+    except SystemExit as stop:
+        return UNKNOWN if stop.code else CLEAN
+    except DefserveError as error:
+        return complain(placed(error), UNKNOWN)
+
+
+def _main(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    options = _parser().parse_args(before)
+    if options.rules:
+        if options.json:
+            show(Data({name: {"level": rule.level, "about": rule.about} for name, rule in RULES.items()}))
+            return CLEAN
+        show(
+            *(
+                Line((f"{name:30}", "title"), " ", (f"{rule.level:8}", LEVELS[rule.level]), f" {rule.about}", hang=40)
+                for name, rule in RULES.items()
+            )
+        )
+        return CLEAN
+    ignored = _ignored(options.ignore)
+    with quiet(), warnings.catch_warnings(), Working(ASKING):
+        # Registration warns about some of this; here everything is reported in one place.
+        warnings.simplefilter("ignore", UnguardedParameter)
+        target = resolve_only(options.target, options.module, command)
+        listed = target_listing(target, options)
+        found = definitions(target, listed)
+        made = complaints(found, ignored)
+        if options.calls and BAD_CALL not in ignored:
+            made += bad_calls(options.calls, listed)
+    _show(made, found, options)
+    return FOUND if any(options.strict or complaint.level == "error" for complaint in made) else CLEAN
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("defserve check", ABOUT, EXAMPLES)
+    parser.add_argument("target", nargs="*", help=TARGET_HELP)
+    parser.add_argument("--strict", action="store_true", help="warnings count as errors, for CI")
+    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help="skip a rule; repeatable")
+    parser.add_argument("--calls", metavar="FILE", help="also check calls against the tools: one JSON object per line")
+    parser.add_argument("--rules", action="store_true", help="show the rules")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_connection_options(parser)
+    return parser
+
+
+def _ignored(given: list[str]) -> set[str]:
+    names = {name for text in given for name in text.split(",")}
+    for name in names - {*RULES, BAD_CALL}:
+        raise UsageError(f"there is no rule {name!r}", fix=did_you_mean(name, RULES, "run defserve check --rules"))
+    return names
+
+
+def definitions(target: ServerTarget, listed: ServerListing) -> Definitions:
+    """The definitions of a server. A server in this process shows more than a remote one."""
+    if target.server is None:
+        return of_wire(listed)
+    from defserve.server.server import Server
+    from defserve.tooling.lint.rules import of_server
+
+    return of_server(target.server, listed) if isinstance(target.server, Server) else of_wire(listed)
+
+
+def bad_calls(path: str, listed: ServerListing) -> Iterator[Complaint]:
+    """The calls of a file that the list of tools does not allow."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.readlines()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", fix="name a file of JSON lines") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        call = _call(line)
+        if call is None:
+            finding = LintFinding("the line", where, "is not a call", 'write {"name": "add", "arguments": {"a": 1}}')
+            yield Complaint(BAD_CALL, "error", finding)
+            continue
+        for problem in problems(listed.tools, *call):
+            fix = "correct the call, or the tool"
+            yield Complaint(BAD_CALL, "error", LintFinding(f"call of {call[0]!r}", where, problem, fix))
+
+
+def _call(line: str) -> Any:
+    try:
+        return read_call(json.loads(line))
+    except ValueError:
+        return None
+
+
+def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None:
+    if options.json:
+        shown = {"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}
+        show(Data(shown))
+        return
+    for rule, level, (subject, where, problem, fix) in made:
+        place = f"{where}: " if where else ""
+        show(
+            Line((place, "faint"), (f"{level}:", LEVELS[level]), f" {subject}: {problem} ", (f"[{rule}]", "faint")),
+            Line("  ", ("fix:", "fix"), f" {fix}"),
+        )
+    show(Line((summary(made, found), "" if made else "good")))
+
+
+def summary(made: list[Complaint], found: Definitions) -> str:
+    errors = sum(complaint.level == "error" for complaint in made)
+    problems = f"{counted(errors, 'error')}, {counted(len(made) - errors, 'warning')}" if made else "no problems"
+    when = WHEN[found.is_searched]
+    cost = f"{counted(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
+    return f"{problems}; {cost}"
+
+
+# -- `defserve export`: documents made from what a server lists.
+
+
+EXPORT_ABOUT: Final = "Write a document about what a server offers, without starting it."
+EXPORT_EXAMPLES: Final = """  defserve export server.py --format catalog -o tools.json
+  defserve export server.py --format openapi
+  defserve export server.py --format mgp --env API_KEY >> mgp.toml
+  defserve export -m shop --format schemas
+"""
+
+
+def run_export(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = CommandParser("defserve export", EXPORT_ABOUT, EXPORT_EXAMPLES)
+    parser.add_argument("target", nargs="*", help=TARGET_HELP)
+    parser.add_argument("--format", choices=FORMATS, required=True, help="which document")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output")
+    parser.add_argument("--author", default="", help="catalog: the author of tools that name none")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME", help="mgp: a variable that the server needs; repeatable"
+    )
+    add_connection_options(parser)
+    options = parser.parse_args(before)
+    words: list[str] = options.target
+    start = ["defserve", "run", *(["-m", options.module] if options.module else words[:1])]
+    with quiet(), Working(ASKING):
+        target = resolve_only(words, options.module, command)
+        options.start = target.command or start
+        options.address = target.address
+        text = FORMATS[options.format](target_listing(target, options), options)
+    if options.output is None:
+        print(text, end="")
+    else:
+        _write(options.output, text)
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    with writing("name a file that you can write"), open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS: Final[dict[str, Callable[[ServerListing, Namespace], str]]] = {
+    "catalog": lambda listed, options: _json(catalogue(listed.info, listed.tools, author=options.author)),
+    "openapi": lambda listed, options: _json(openapi(listed.info, listed.tools)),
+    "mgp": lambda listed, options: mgp_entry(
+        listed.info, listed.mgp, command=options.start, url=options.address, env=options.env
+    ),
+    "schemas": lambda listed, options: _json(schemas(listed.tools)),
+}

@@ -1,0 +1,287 @@
+"""`defserve doctor`: show what is installed, what is missing, and how to install it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from defserve.cli.exits import complain
+from defserve.cli.parser import CommandParser
+from defserve.cli.screen import show
+from defserve.cli.screen_blocks import STATES, Data, Line, counted
+from defserve.core.json_values import is_object
+from defserve.errors import UsageError
+from defserve.tooling.client_settings import install_command
+from defserve.tooling.lint.wording_rules import FIX_DENIED
+from defserve.version import VERSION
+
+EXAMPLES: Final = """  defserve doctor
+  defserve doctor --port 8080 --json
+  defserve doctor --auth https://tools.example.com/mcp
+  defserve doctor memory.py
+"""
+OLDEST: Final = (3, 11)
+MCPL: Final = "feature sets"
+PORT: Final = 8000
+
+# Extra → the modules that it installs.
+EXTRAS: Final = {
+    "http": ("uvicorn", "httptools", "websockets"),
+    "client": ("httpx2",),
+    "auth": ("jwt", "cryptography"),
+    "oauth": ("joserfc",),
+    "keyring": ("keyring",),
+    "migrate": ("libcst",),
+    "redis": ("redis",),
+    "sandbox": ("pydantic_monty",),
+    "telemetry": ("opentelemetry",),
+    "dev": ("watchfiles", "cookiecutter", "rich", "build", "hatchling"),
+    "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
+}
+NEEDED: Final = (
+    "pydantic",
+    "anyio",
+    "docstring_parser",
+    "jsonschema",
+    "RestrictedPython",
+    "jsonpatch",
+    "idna",
+    "tomlkit",
+    "yaml",
+)
+# Command → what it is for.
+COMMANDS: Final = {
+    "uv": "builds, publishes, and starts servers for clients (uvx)",
+    "mcp-publisher": "publishes to the MCP registry",
+    "node": "runs clients and inspectors written in JavaScript",
+}
+
+NO_LAYER: Final = "not on this system; the sandbox does without"
+
+State = Literal["ok", "unused", "missing", "broken"]
+SIGNS: Final[dict[State, str]] = {"ok": "ok", "unused": "--", "missing": "??", "broken": "!!"}
+
+
+class DoctorFinding(NamedTuple):
+    """One thing that was looked at. `unused` is only for those who want it, `missing` may be missed, `broken` fails."""
+
+    group: str
+    name: str
+    state: State
+    about: str = ""
+    fix: str = ""
+
+
+def main(argv: list[str]) -> int:
+    parser = CommandParser(
+        "defserve doctor", "Show what is installed and what is missing. Exits with 1 if something is broken.", EXAMPLES
+    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})")
+    parser.add_argument("--auth", metavar="URL", help="check how clients sign in at this server instead")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off")
+    options = parser.parse_args(argv)
+    if options.target:
+        try:
+            found = list(_feature_sets(options.target))
+        except UsageError as error:
+            return complain(str(error), 1)
+    else:
+        found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
+    if options.json:
+        show(Data([finding._asdict() for finding in found]))
+    else:
+        show(*page(found))
+    return int(any(finding.state == "broken" for finding in found))
+
+
+def _signing_in(url: str) -> list[DoctorFinding]:
+    """What a client meets that signs in at a server. It registers nothing and sends no token."""
+    import asyncio
+
+    from defserve.tooling.signin_check import sign_in_steps
+
+    async def steps() -> list[DoctorFinding]:
+        return [DoctorFinding(*step) async for step in sign_in_steps(url)]
+
+    return asyncio.run(steps())
+
+
+def _feature_sets(words: list[str]) -> Iterator[DoctorFinding]:
+    """Which feature sets of a server MCPL hosts of 0.5 switch off, with the settings that they come with."""
+    from defserve.cli.target import quiet, resolve_only
+    from defserve.protocols.mcpl.vocabulary import find_denied
+
+    with quiet():
+        server = resolve_only(words, None, None).server
+    if server is None:
+        raise UsageError("only a server in a Python file shows what its sets need", fix="name its file")
+    mcpl = next((extension for extension in server.extensions if extension.name == "mcpl"), None)
+    sets = list(mcpl.sets) if mcpl is not None else []
+    for one in sets:
+        denied = find_denied(one.uses)
+        about = f"hosts of 0.5 do not grant {', '.join(denied)} by default, and switch the set off" if denied else ""
+        yield DoctorFinding(MCPL, one.name, "missing" if denied else "ok", about, FIX_DENIED if denied else "")
+    if not sets:
+        yield DoctorFinding(MCPL, server.name, "unused", "it has no feature sets")
+
+
+def findings(port: int) -> Iterator[DoctorFinding]:
+    yield from _python()
+    yield from _extras()
+    yield from _fast_path()
+    yield from _sandbox()
+    yield from _commands()
+    yield from _clients()
+    yield _port(port)
+    yield _namespace()
+
+
+def page(found: list[DoctorFinding]) -> Iterator[Line]:
+    """The findings for a terminal, line by line."""
+    width = max(len(finding.name) for finding in found)
+    group = ""
+    for finding in found:
+        if finding.group != group:
+            if group:
+                yield Line()
+            yield Line((finding.group, "heading"))
+            group = finding.group
+        sign = SIGNS[finding.state], STATES[finding.state]
+        style = "faint" if finding.state == "unused" else ""
+        about = f"  {finding.about}" if finding.about else ""
+        name = f"{finding.name:{width}}" if about else finding.name
+        yield Line("  ", sign, "  ", (name, style), (about, style), hang=width + 6)
+        if finding.fix and finding.state != "unused":
+            yield Line(f"      {'':{width}}  ", ("fix:", "fix"), f" {finding.fix}", hang=5)
+    yield Line()
+    yield verdict(found)
+
+
+def verdict(found: list[DoctorFinding]) -> Line:
+    """The findings in one line."""
+    to_mend = sum(finding.state in ("missing", "broken") for finding in found)
+    if to_mend:
+        words = "1 thing to mend" if to_mend == 1 else f"{to_mend} things to mend"
+        is_broken = any(finding.state == "broken" for finding in found)
+        return Line((f"{words}.", "bad" if is_broken else "warning"))
+    more = " What has -- is only needed if you use it." if any(each.state == "unused" for each in found) else ""
+    return Line(("All good.", "good"), more)
+
+
+def _python() -> Iterator[DoctorFinding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    fits = sys.version_info[:2] >= OLDEST
+    yield DoctorFinding("Python", "python", "ok" if fits else "broken", f"{version} at {sys.executable}")
+    yield DoctorFinding("Python", "defserve", "ok", f"{VERSION} at {Path(__file__).parents[2]}")
+    lacking = [module for module in NEEDED if find_spec(module) is None]
+    fix = install_command("--upgrade defserve") if lacking else ""
+    yield DoctorFinding("Python", "dependencies", "broken" if lacking else "ok", ", ".join(lacking), fix)
+    script = shutil.which("defserve")
+    fix = "" if script else f"use {sys.executable} -m defserve, or put {Path(sys.executable).parent} on PATH"
+    yield DoctorFinding("Python", "on PATH", "ok" if script else "missing", script or "the command is not on PATH", fix)
+
+
+def _extras() -> Iterator[DoctorFinding]:
+    for extra, modules in EXTRAS.items():
+        lacking = [module for module in modules if find_spec(module) is None]
+        fix = install_command(f"defserve[{extra}]") if lacking else ""
+        about = f"needs {', '.join(lacking)}: {fix}" if lacking else ", ".join(modules)
+        yield DoctorFinding("Extras", extra, "unused" if lacking else "ok", about, fix)
+
+
+def _fast_path() -> Iterator[DoctorFinding]:
+    """Whether HTTP requests can take the fast path, which skips ASGI."""
+    if any(find_spec(module) is None for module in EXTRAS["http"]):
+        return
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    from defserve.serve.fastpath.install import fits
+
+    for name, problem in fits(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
+        fix = 'pip install --upgrade "defserve[http]"' if problem else ""
+        yield DoctorFinding("HTTP", name.replace("_", " "), "missing" if problem else "ok", problem, fix)
+
+
+def _sandbox() -> Iterator[DoctorFinding]:
+    from defserve.sandbox.confinement import probe
+
+    layers = probe()
+    for name in ("rlimits", "landlock", "seccomp"):
+        there = bool(getattr(layers, name))
+        about = f"version {layers.landlock}" if name == "landlock" and there else ""
+        yield DoctorFinding(
+            "Kernel layers of the sandbox", name, "ok" if there else "unused", about if there else NO_LAYER
+        )
+
+
+def _commands() -> Iterator[DoctorFinding]:
+    for command, about in COMMANDS.items():
+        path = shutil.which(command)
+        yield DoctorFinding("Commands", command, "ok" if path else "unused", path or about)
+    for module, about in {"build": "builds wheels", "twine": "uploads wheels"}.items():
+        there = (spec := find_spec(module)) is not None and spec.origin is not None
+        fix = "" if there else install_command(module)
+        yield DoctorFinding("Commands", module, "ok" if there else "unused", "" if there else f"{about}: {fix}", fix)
+
+
+def _clients() -> Iterator[DoctorFinding]:
+    from defserve.client.known_clients import CLIENTS
+    from defserve.tooling import client_settings
+
+    seen: set[Path] = set()
+    for name, client in CLIENTS.items():
+        for scope in client.paths:
+            path = client.path(scope, Path.cwd())
+            if path in seen or not os.path.lexists(path):
+                continue
+            seen.add(path)
+            try:
+                whole = client_settings.holds(path, client.format)
+                servers = whole.get(client.key) if is_object(whole) else None
+            except UsageError as error:
+                yield DoctorFinding("Client settings", name, "broken", error.problem, error.fix)
+                continue
+            count = len(servers) if is_object(servers) else 0
+            yield DoctorFinding("Client settings", name, "ok", f"{path} ({counted(count, 'server')})")
+    if not seen:
+        yield DoctorFinding("Client settings", "none", "unused", "no client has settings for this user or this folder")
+
+
+def _namespace() -> DoctorFinding:
+    """Whether two deployments of one server are told apart, if they may meet."""
+    from defserve.protocols.mcp.asking.server_secret import VARIABLE as SECRET
+    from defserve.stores.identity import VARIABLE
+
+    if given := os.environ.get(VARIABLE):
+        return DoctorFinding("Deployment", "namespace", "ok", f"{VARIABLE} is {given}")
+    needed = "two deployments of one server name that share a Redis or a secret need a namespace each"
+    if not os.environ.get(SECRET):
+        return DoctorFinding("Deployment", "namespace", "unused", f"{needed} ({VARIABLE})")
+    fix = f"set {VARIABLE} in each, such as staging and production; or give each a {SECRET} and a Redis of its own"
+    return DoctorFinding("Deployment", "namespace", "missing", f"{SECRET} is set, and {VARIABLE} is not: {needed}", fix)
+
+
+def _port(port: int) -> DoctorFinding:
+    with socket.socket() as listening:
+        # As servers do: a connection that was just closed does not block the port.
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            return DoctorFinding(
+                "Ports",
+                str(port),
+                "missing",
+                f"not usable: {getattr(error, 'strerror', None) or error}",
+                "use another port; 0 picks a free one: --on http://127.0.0.1:0/mcp",
+            )
+    return DoctorFinding("Ports", str(port), "ok", "free on 127.0.0.1")

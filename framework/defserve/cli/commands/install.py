@@ -1,0 +1,211 @@
+"""`defserve install` and `defserve uninstall`: a server in the settings of an MCP client."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from defserve.auth.local_token import local_address, with_local_key
+from defserve.cli.parser import CommandParser, token
+from defserve.cli.screen import show, tell
+from defserve.cli.screen_blocks import Data, Diff
+from defserve.cli.target import (
+    TARGET_HELP,
+    configured,
+    headers_of,
+    load,
+    load_package,
+    of_project,
+    quiet,
+    split_command,
+)
+from defserve.client.client import Client
+from defserve.client.known_clients import CLIENTS, SCOPES, Launch, checked_server_name, find_client, server_name_of
+from defserve.client.targets import connect_url, is_address
+from defserve.errors import DefserveError, UsageError, did_you_mean
+from defserve.tooling import client_settings
+from defserve.tooling.client_settings import ConfiguredServer
+
+INSTALL_ABOUT: Final = """Add a server to the settings of an MCP client.
+
+Everything else in the file stays as it is, comments too. A copy of the old file is kept as FILE.bak."""
+INSTALL_EXAMPLES: Final = """  defserve install server.py --client claude-desktop
+  defserve install server.py:catalogue --client cursor --name catalogue --env API_KEY=k-123
+  defserve install weather-mcp --client claude-code --scope project
+  defserve install https://example.com/mcp --client vscode --dry-run
+  defserve install --client codex --name files -- npx some-mcp-server --flag
+"""
+DEFAULT: Final = "mcp-json"
+PATIENCE: Final = 5.0
+
+
+def run_install(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
+    parser.add_argument("target", nargs="?", help=TARGET_HELP)
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
+    add_client_options(parser)
+    parser.add_argument("--name", help="what the client calls the server (default: its own name)")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="an environment variable for it; repeatable"
+    )
+    parser.add_argument(
+        "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
+    )
+    parser.add_argument(
+        "--token",
+        type=token,
+        help="a bearer token for a server at an address, or @FILE that holds it; it is written into the settings",
+    )
+    options = parser.parse_args(before)
+    if options.name is not None:
+        checked_server_name(options.name)
+    if not (options.target or options.module or command):
+        options.target = of_project()
+    if sum(map(bool, (options.target, options.module, command))) != 1:
+        raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
+    with quiet():
+        name, how = _server(options, command)
+    known = find_client(options.client)
+    path = known.path(options.scope, Path.cwd())
+    edit = client_settings.put(path, known.format, (known.key, name), known.entry(how))
+    report = SettingsReport(name, path, options)
+    if not edit.changes:
+        return report.show(f"{name} is already in {path}, with the same entry", is_changed=False)
+    return report.finish(edit, f"{name} is in {path}", f"{known.title}: {known.then}")
+
+
+def add_client_options(parser: CommandParser) -> None:
+    parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"which client (default: {DEFAULT})")
+    parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in the current folder")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
+    """Its name and how it is started. Python code is loaded first: it should fail here rather than in the client."""
+    env = client_settings.environment(options.env)
+    target: str = options.target or ""
+    if (options.token or options.header) and not is_address(target):
+        raise UsageError("only a server at an address takes tokens and headers", fix="use --env NAME=VALUE instead")
+    if command is not None:
+        own, how = Path(command[0]).stem, client_settings.of_command(command, env)
+    elif is_address(target):
+        headers = headers_of(options.header) | ({"Authorization": f"Bearer {options.token}"} if options.token else {})
+        own, how = options.name or _name_at(target, headers), _launch_at(target, headers, options)
+    elif options.module:
+        own, how = _own(load_package(options.module)), client_settings.of_package(options.module, env)
+    elif found := configured(target):
+        raise UsageError(
+            f"{target!r} is already in {found.path}, and clients read its entry in different ways",
+            fix=f"name what it starts: {_again(found, options.client)}",
+        )
+    else:
+        own, how = _own(load(target)), client_settings.of_target(target, env)
+    return options.name or server_name_of(own), how
+
+
+def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> Launch:
+    """With the key of a server of this user, where it published one. From then on it starts with the same key.
+
+    A project's settings are shared with others, so they never hold it.
+    """
+    plain = Launch(url=target, headers=headers)
+    if "authorization" in map(str.lower, headers) or local_address(target) is None:
+        return plain
+    if find_client(options.client).is_shared(options.scope):
+        tell("the settings of a project are shared, so the local token of the server is not written into them")
+        return plain
+    found = local_address(target, keep=not options.dry_run)
+    if found is None:
+        return plain
+    tell("the settings hold the local token of the server: this client connects as you")
+    key = "(the local token)" if options.dry_run else found.key
+    return Launch(url=found.url, headers={**headers, "Authorization": f"Bearer {key}"})
+
+
+def _name_at(address: str, headers: Mapping[str, str]) -> str:
+    """The name that the server at an address gives itself, or else its host."""
+    import asyncio
+
+    async def ask() -> str:
+        url, token = with_local_key(address, None, headers)
+        async with Client(await connect_url(url, headers=headers, token=token), timeout=PATIENCE) as client:
+            return str(client.server_info.get("name") or "")
+
+    try:
+        name = asyncio.run(ask())
+    except DefserveError:
+        name = ""  # it may not run yet, or refuse us
+    return name or str(urlsplit(address).hostname)
+
+
+def _again(found: ConfiguredServer, client: str) -> str:
+    """The command line that installs the same server."""
+    how, begin = found.launch, f"defserve install --client {client} --name {found.name}"
+    return f"{begin} {how.url}" if how.url else f"{begin} -- {shlex.join((how.command, *how.args))}"
+
+
+def _own(server: object) -> str:
+    return str(getattr(server, "name", None) or "server")
+
+
+class SettingsReport(NamedTuple):
+    """Says what was done to the settings of a client, in words or as JSON."""
+
+    name: str
+    path: Path
+    options: Namespace
+
+    def finish(self, edit: client_settings.SettingsEdit, done: str, then: str = "") -> int:
+        """Write the settings, or show the change, and say what was done."""
+        if not self.options.dry_run:
+            backup = edit.write()
+            return self.show(done, f"the old file is {backup}" if backup is not None else "", then, backup=backup)
+        if self.options.json:
+            return self.show("", diff=edit.diff(), is_changed=False)
+        show(Diff(edit.diff()))
+        return 0
+
+    def show(self, done: str, *more: str, is_changed: bool = True, **facts: object) -> int:
+        if self.options.json:
+            told = {name: None if value is None else str(value) for name, value in facts.items()}
+            client = self.options.client
+            show(Data({"name": self.name, "client": client, "path": str(self.path), "is_changed": is_changed, **told}))
+            return 0
+        show(done, *(f"  {line}" for line in more if line))
+        return 0
+
+
+# -- `defserve uninstall`: remove a server from the settings of an MCP client.
+
+
+UNINSTALL_EXAMPLES: Final = """  defserve uninstall weather --client claude-desktop
+  defserve uninstall weather --client claude-code --scope project --dry-run
+"""
+
+
+def run_uninstall(argv: list[str]) -> int:
+    parser = CommandParser(
+        "defserve uninstall", "Remove a server from the settings of an MCP client.", UNINSTALL_EXAMPLES
+    )
+    parser.add_argument("name", help="what the client calls the server")
+    add_client_options(parser)
+    options = parser.parse_args(argv)
+    known = find_client(options.client)
+    path = known.path(options.scope, Path.cwd())
+    report = SettingsReport(options.name, path, options)
+    edit = client_settings.remove(path, known.format, (known.key, options.name))
+    if not edit.changes:
+        there = list(client_settings.holds(path, known.format).get(known.key) or ())
+        none = "it has none; choose other settings with --client and --scope"
+        fix = did_you_mean(options.name, there) if there else none
+        raise UsageError(f"there is no server {options.name!r} in {path}", fix=fix)
+    if not options.dry_run and client_settings.holds_only(path, known.format, (known.key, options.name)):
+        client_settings.discard(path)
+        return report.show(f"{path} held only {options.name}, so the file was removed")
+    return report.finish(edit, f"{options.name} is no longer in {path}")

@@ -1,0 +1,143 @@
+"""`defserve kernel`: serve the servers of an mgp.toml as one, and operate a kernel that runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.cli import kernel_actions
+from defserve.cli.content import refuse_json, show_checked
+from defserve.cli.exits import OK
+from defserve.cli.kernel_actions import CONFIG_HELP
+from defserve.cli.parser import CommandParser
+from defserve.cli.screen_blocks import counted
+from defserve.kernel.control import locate_config
+from defserve.server.command_line import add_serving, serving
+
+if TYPE_CHECKING:
+    from defserve.kernel.config.entries import KernelConfig
+
+ABOUT: Final = """Serve the servers of an mgp.toml as one server, until it is interrupted.
+
+With an ACTION it operates a kernel that runs, or makes a file: `defserve kernel ACTION --help` shows its options."""
+EXAMPLES: Final = """  defserve kernel --on http://127.0.0.1:8000/mcp
+  defserve kernel --config mgp.toml --check
+  defserve kernel import .mcp.json > mgp.toml
+  defserve kernel ps
+  defserve kernel logs wiki -f
+  defserve kernel restart wiki
+  defserve kernel access grant ann wiki --reason "writes the handbook"
+"""
+STDIO: Final = "stdio:"
+ABOUT_ACTIONS: Final = {
+    **kernel_actions.WORDS,
+    "import": "print an mgp.toml made from the settings of an MCP client",
+    "schema": "print the JSON Schema of mgp.toml, for editors",
+}
+
+
+def main(argv: list[str]) -> int:
+    if argv and argv[0] in ACTIONS:
+        return ACTIONS[argv[0]](argv[1:])
+    about = "\n".join(f"  {name:11} {said}" for name, said in ABOUT_ACTIONS.items())
+    parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
+    parser.add_argument("action", nargs="?", choices=ACTIONS, help="operate a kernel that runs, or make a file")
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    parser.add_argument("--check", action="store_true", help="only check the file")
+    parser.add_argument("--json", action="store_true", help="with --check: print JSON")
+    add_serving(parser)
+    parser.set_defaults(on=None)
+    options = parser.parse_args(argv)
+    # `ps` and the like need none of it.
+    from defserve.kernel.config.loading import load
+
+    file = locate_config(options.config)
+    if options.json:
+        if not options.check:
+            raise refuse_json()
+        return show_checked(str(file), lambda: _told(load(file)))
+    config = load(file)
+    if options.check:
+        return _check(config)
+    options.on = options.on or config.settings.on or STDIO
+    for note in config.notes:
+        print(f"note: {note}", file=sys.stderr)
+    from defserve.kernel.kernel import Kernel
+
+    kernel = Kernel(config)
+    kernel.on = options.on
+    kernel.server.run(**serving(options))
+    return OK
+
+
+def _check(config: KernelConfig) -> int:
+    """Say what is in the file. A variable that is not set is no mistake of the file."""
+    print(f"{config.path} is valid: {counted(len(config.servers), 'server')}")
+    for note in _notes(config):
+        print(f"note: {note}")
+    for id, names in config.unset().items():
+        print(f"note: {id} is not started here: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not set")
+    return OK
+
+
+def _told(config: KernelConfig) -> dict[str, Any]:
+    unset = {id: list(names) for id, names in config.unset().items()}
+    return {"servers": [entry.id for entry in config.servers], "notes": _notes(config), "unset": unset}
+
+
+def _notes(config: KernelConfig) -> list[str]:
+    """What should be known of the file, and commands that are whole lines of a shell: a program has no arguments."""
+    lines = {entry.id: entry.launch.command for entry in config.servers if " " in entry.launch.command}
+    return [
+        *config.notes,
+        *(
+            f"{id}: there is no program {line!r}; its arguments belong in args = […]"
+            for id, line in lines.items()
+            if "${" not in line and not shutil.which(line)
+        ),
+    ]
+
+
+def import_settings(argv: list[str]) -> int:
+    """`defserve kernel import`. The file goes to stdout, everything else to stderr."""
+    from defserve.client.known_clients import CLIENTS, SCOPES
+    from defserve.kernel.client_import import client_settings, imported
+
+    parser = CommandParser(
+        "defserve kernel import",
+        "Print an mgp.toml made from the settings of an MCP client. Secrets are left out.",
+        "  defserve kernel import .mcp.json > mgp.toml\n  defserve kernel import claude-desktop > mgp.toml\n",
+    )
+    parser.add_argument("source", metavar="SOURCE", help=f"a settings file, or a client: {', '.join(CLIENTS)}")
+    parser.add_argument("--scope", choices=SCOPES, help="which settings of the client")
+    options = parser.parse_args(argv)
+    made = imported(client_settings(options.source, options.scope))
+    print(made.text, end="")
+    for name in made.left_out:
+        print(f"note: {name!r} was left out; a comment says why", file=sys.stderr)
+    if made.variables:
+        print(f"note: set these before the kernel starts: {', '.join(made.variables)}", file=sys.stderr)
+    return OK
+
+
+def schema(argv: list[str]) -> int:
+    """`defserve kernel schema`."""
+    from defserve.kernel.config.schema import shipped
+
+    parser = CommandParser(
+        "defserve kernel schema",
+        "Print the JSON Schema of mgp.toml, with which editors complete and check it.",
+        "  defserve kernel schema > mgp.schema.json       and in mgp.toml: #:schema ./mgp.schema.json\n",
+    )
+    parser.parse_args(argv)
+    print(shipped(), end="")
+    return OK
+
+
+ACTIONS: Final = {
+    **{word: partial(kernel_actions.run, word) for word in kernel_actions.WORDS},
+    "import": import_settings,
+    "schema": schema,
+}

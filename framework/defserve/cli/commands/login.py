@@ -1,0 +1,303 @@
+"""`defserve login` and `defserve logout`: sign in at the terminal, show where one is signed in, and sign out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final, NamedTuple
+
+from defserve.auth.oauth import is_loopback
+from defserve.cli.parser import CommandParser
+from defserve.cli.screen import prompt_for, show, tell
+from defserve.cli.screen_blocks import Block, Data, Line, Table
+from defserve.cli.target_connection import explained
+from defserve.client.client import Client
+from defserve.client.signin import authorizer
+from defserve.client.signin.authorizer import StoredSignIn, sign_out
+from defserve.client.signin.browser import Browser, has_browser, open_browser
+from defserve.client.signin.credential_files import FileStore, user_store
+from defserve.client.signin.credentials import Credential
+from defserve.client.targets import HTTP_SCHEMES, WEBSOCKET_SCHEMES, connect_url
+from defserve.errors import PeerError, UsageError
+from defserve.serve.address import Challenged
+
+EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
+  defserve login https://mcp.example.com/mcp --no-browser     type the address that you are sent to
+  defserve login https://mcp.example.com/mcp --client-id my-client --client-secret-file secret --issuer https://login.example.com
+  defserve login https://mcp.example.com/mcp --scope "files:read files:write"
+  defserve login --list
+  defserve login --status https://mcp.example.com/mcp         asks the server whether it still takes the token
+"""
+LONGEST_SECRET: Final = 16_384
+BARE: Final = re.compile(r"([\w.-]+)(:\d+)?/")
+"""An address without its scheme."""
+
+
+def run_login(argv: list[str]) -> int:
+    parser = CommandParser("defserve login", "Sign in to a server. Other commands then use the token.", EXAMPLES)
+    parser.add_argument("url", nargs="?", help="the address of the server: https://host/mcp")
+    parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="ask for this scope; repeatable")
+    parser.add_argument(
+        "--client-id", metavar="ID", help="a client that you registered with the issuer, or the URL of its metadata"
+    )
+    parser.add_argument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret")
+    parser.add_argument("--issuer", metavar="URL", help="the issuer that the client was registered with")
+    parser.add_argument("--no-browser", action="store_true", help="open no browser: print the address, and read one")
+    parser.add_argument("--port", type=_port, default=0, help="the local port to come back to (default: any)")
+    parser.add_argument("--list", action="store_true", help="show where you are signed in")
+    parser.add_argument("--status", action="store_true", help="show it, and ask the servers whether it still counts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(argv)
+    url: str | None = options.url
+    if options.list or options.status:
+        states = asyncio.run(all_states(url, is_asked=options.status))
+        show(Data([state.shown() for state in states]) if options.json else sign_ins_page(states))
+        return 0 if url is None or any(state.is_good for state in states) else 1
+    url = _checked(url)
+    scopes = [scope for given in options.scope for scope in given.split()]
+    client, secret, issuer = options.client_id, options.client_secret_file, options.issuer
+    how = LoginOptions(scopes, client, secret, not options.no_browser, options.port, issuer)
+    name = asyncio.run(sign_in(url, how))
+    state = state_of(url)
+    show(*((Data(state.shown()),) if options.json else signed_in_page(name, state)))
+    if lacking := [scope for scope in scopes if scope not in state.scopes]:
+        tell(f"note: {state.issuer} did not grant {' '.join(lacking)}")
+    return 0
+
+
+def _checked(url: str | None) -> str:
+    """The address of a server. Raises UsageError if it is none."""
+    if url is not None and url.partition("://")[0].lower() in (*HTTP_SCHEMES, *WEBSOCKET_SCHEMES):
+        return url
+    bare = BARE.match(url or "")
+    scheme = "http" if bare is not None and is_loopback(bare[1]) else "https"
+    raise UsageError(
+        "there is no address to sign in to" if url is None else f"{url!r} is not the address of a server",
+        fix=f"defserve login {f'{scheme}://{url}' if bare is not None else 'https://mcp.example.com/mcp'}",
+    )
+
+
+def _secret(path: str) -> str:
+    try:
+        found = Path(path).read_bytes()[: LONGEST_SECRET + 1].decode("utf-8").strip()
+    except OSError as error:
+        raise ArgumentTypeError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        found = ""
+    if not found or len(found) > LONGEST_SECRET or len(found.split()) > 1:
+        raise ArgumentTypeError(f"{path} does not hold one secret")
+    return found
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text[:6]) < 65_536:
+        raise ArgumentTypeError(f"{text!r} is not a port; write one from 1 to 65535")
+    return int(text)
+
+
+# -- `defserve logout`: end a sign-in, at its issuer and here.
+
+
+LOGOUT_EXAMPLES: Final = """  defserve logout https://mcp.example.com/mcp
+  defserve logout --all
+"""
+
+
+def run_logout(argv: list[str]) -> int:
+    parser = CommandParser(
+        "defserve logout", "End a sign-in: the tokens are revoked, and forgotten here.", LOGOUT_EXAMPLES
+    )
+    parser.add_argument("url", nargs="?", help="the address of the server; needless if there is only one sign-in")
+    parser.add_argument("--all", action="store_true", help="end all sign-ins")
+    options = parser.parse_args(argv)
+    for url in _urls(options.url, is_all=options.all):
+        problem = asyncio.run(sign_out(url))
+        show(f"Signed out of {url}")
+        if problem:
+            tell(f"note: {problem}")
+    return 0
+
+
+def _urls(given: str | None, *, is_all: bool) -> list[str]:
+    if given is not None and not is_all:
+        return [given]
+    servers = [state.server for state in asyncio.run(all_states(None, is_asked=False))]
+    if not is_all and len(servers) > 1:
+        raise UsageError(
+            f"you are signed in to {len(servers)} servers: {', '.join(servers)}", fix="name one of them, or give --all"
+        )
+    if not servers:
+        raise UsageError("you are not signed in anywhere", fix="sign in first: defserve login URL")
+    return servers
+
+
+# -- Signs in with the person at the terminal: a browser is opened, or addresses are copied by hand.
+
+
+LONGEST_LINE: Final = 16_384
+
+
+class LoginOptions(NamedTuple):
+    """What a command line says about a sign-in."""
+
+    scopes: Sequence[str] = ()
+    client_id: str | None = None
+    client_secret: str | None = None
+    opens_browser: bool = True
+    port: int = 0
+    issuer: str | None = None
+
+
+async def sign_in(url: str, options: LoginOptions) -> str:
+    """Sign in to a server, and give its name. Raises PeerError, UsageError."""
+    is_typed = sys.stdin.isatty() or not options.opens_browser
+    redirect = Browser(
+        opens=open_browser if options.opens_browser else lambda url: False,
+        show=lambda there: _show(there, is_opened=options.opens_browser and has_browser()),
+        typed=_typed if is_typed else None,
+        port=options.port,
+    )
+    client = {"client_id": options.client_id, "client_secret": options.client_secret, "issuer": options.issuer}
+    with explained(url):
+        return await authorizer.sign_in(url, redirect, scopes=options.scopes, **client)
+
+
+def _show(url: str, *, is_opened: bool) -> None:
+    said = "Your browser opens to sign in. If it does not, open" if is_opened else "To sign in, open"
+    tell(Line(f"{said} this address:"), Line(f"  {url}"))
+
+
+async def _typed(is_again: bool) -> str:
+    """A line that the person types. Raises EOFError."""
+    told = "That is not the address that belongs to this sign-in. " if is_again else ""
+    prompt_for(Line(f"{told}If your browser is on another machine, paste the address that it ends at: "))
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        # Not by sys.stdin: a thread that waits for it would hold its lock when the interpreter ends.
+        try:
+            line = os.read(sys.stdin.fileno(), LONGEST_LINE)
+        except (OSError, ValueError):
+            line = b""
+        try:
+            loop.call_soon_threadsafe(lambda: None if typed.done() else typed.set_result(line))
+        except RuntimeError:
+            return  # the browser came first, and the loop has ended
+
+    Thread(target=read, daemon=True, name="defserve typed").start()
+    line = await typed
+    if not line:
+        raise EOFError
+    return line.decode(errors="replace")
+
+
+# -- Where a person is signed in, and whether that still counts.
+
+
+ASK_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SignInState:
+    """One sign-in. `problem` is empty as long as nothing is wrong with it."""
+
+    server: str
+    issuer: str = ""
+    scopes: tuple[str, ...] = ()
+    expires_at: float | None = None
+    renews: bool = False
+    place: str = ""
+    problem: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return not self.problem
+
+    @property
+    def until(self) -> str:
+        """When it ends, for a person."""
+        if self.problem:
+            return self.problem
+        if self.renews or self.expires_at is None:
+            return "renewed by itself" if self.renews else "no end known"
+        left = self.expires_at - time.time()
+        return f"in {left / 3600:.1f} h" if left > 5400 else f"in {max(left, 0) / 60:.0f} min"
+
+    def shown(self) -> dict[str, Any]:
+        """For `--json`: no secrets."""
+        return {
+            "server": self.server,
+            "issuer": self.issuer,
+            "scopes": list(self.scopes),
+            "expires_at": self.expires_at,
+            "renews": self.renews,
+            "kept_in": self.place,
+            "problem": self.problem or None,
+        }
+
+
+async def all_states(url: str | None, *, is_asked: bool) -> list[SignInState]:
+    """All sign-ins of this user, or the one to a server. With `is_asked`, the servers are asked too."""
+    store = user_store()
+    states = [state_of(server, store) for server in ([url] if url is not None else store.servers())]
+    return [await _asked(state) if is_asked and state.is_good else state for state in states]
+
+
+def state_of(url: str, store: FileStore | None = None) -> SignInState:
+    """The sign-in to a server, as it is kept here."""
+    store = store or user_store()
+    try:
+        credential = store.read(url)
+    except UsageError as error:
+        return SignInState(url, problem=error.problem)
+    return SignInState(url, problem="not signed in") if credential is None else _state(credential, store.place_of(url))
+
+
+def _state(credential: Credential, place: str) -> SignInState:
+    tokens, server, issuer = credential.tokens, credential.server, credential.issuer.issuer
+    if tokens is None:
+        return SignInState(server, issuer, place=place, problem="ended; sign in again")
+    renews = credential.can_refresh
+    problem = "expired; sign in again" if tokens.has_ended and not renews else ""
+    return SignInState(server, issuer, tokens.scopes, tokens.expires_at, renews, place, problem)
+
+
+async def _asked(state: SignInState) -> SignInState:
+    try:
+        async with Client(await connect_url(state.server, auth=StoredSignIn()), timeout=ASK_SECONDS):
+            return state_of(state.server)
+    except Challenged:
+        problem = "refused by the server; sign in again"
+    except PeerError as error:
+        problem = error.message.partition("\n")[0]
+    return SignInState(state.server, state.issuer, state.scopes, state.expires_at, state.renews, state.place, problem)
+
+
+# -- What commands print about sign-ins.
+
+
+def sign_ins_page(states: Sequence[SignInState]) -> Block:
+    """A table of sign-ins."""
+    if not states:
+        return Line("You are not signed in anywhere.")
+    rows = [(state.server, state.issuer, " ".join(state.scopes), state.until, state.place) for state in states]
+    return Table(("server", "issuer", "scopes", "ends", "kept in"), rows, fit=("scopes", "issuer"))
+
+
+def signed_in_page(name: str, state: SignInState) -> Iterator[Block]:
+    """What a person is told after signing in."""
+    yield Line("Signed in to ", (name, "bold"), f" ({state.server})")
+    yield Line(f"  issuer   {state.issuer}")
+    if state.scopes:
+        yield Line(f"  scopes   {' '.join(state.scopes)}")
+    yield Line(f"  ends     {state.until}")
+    yield Line(f"  kept in  {state.place}")

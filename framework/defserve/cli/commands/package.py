@@ -1,0 +1,200 @@
+"""`defserve package`, `publish` and `test`: build what a project publishes, check and upload it; run its tests."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from defserve.cli.content import writing
+from defserve.cli.exits import complain
+from defserve.cli.parser import CommandParser
+from defserve.cli.progress import Working
+from defserve.cli.screen import problem_lines, show, tell
+from defserve.cli.screen_blocks import Data, Line
+from defserve.cli.target import split_command
+from defserve.errors import UsageError, did_you_mean
+from defserve.tooling.client_settings import install_command
+from defserve.tooling.packaging.package import Package, check_ready, make_package, uploads
+from defserve.tooling.packaging.project_documents import read_project
+from defserve.tooling.project_template import Placeholder, placeholders, questions
+
+ABOUT: Final = """Build wheel, sdist, server.json, MCPB bundle and tools.json of a project, and check that they agree.
+
+Exits with 6 if they have problems. Nothing is built if a private file or a secret would be shipped."""
+EXAMPLES: Final = """  defserve package
+  defserve package weather-mcp --out release
+"""
+PROBLEMS: Final = 6
+
+
+def run_package(argv: list[str]) -> int:
+    parser = CommandParser("defserve package", ABOUT, EXAMPLES)
+    add_package_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(argv)
+    with Working("Building") as work:
+        package, _ = packaged(options, work)
+    if options.json:
+        found = {
+            "name": package.wheel.name,
+            "version": package.wheel.version,
+            "files": list(map(str, package.files)),
+            "problems": package.problems,
+        }
+        show(Data(found))
+    else:
+        show(Line((f"{package.wheel.name} {package.wheel.version}", "heading")))
+        show(*(Line("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
+    if still := placeholders(Path(options.folder).resolve(), questions()):
+        tell(*problem_lines("warning", unedited(still)))
+    return report(package)
+
+
+def add_package_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "folder", nargs="?", default=".", metavar="DIR", help="the project (default: the current folder)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)")
+    parser.add_argument(
+        "--allow",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="ship this file, or all that match this pattern, though it looks private; repeatable",
+    )
+
+
+def packaged(options: Namespace, work: Working) -> tuple[Package, Path]:
+    """What was built, and where it is. `work` shows how far it is."""
+    project = read_project(options.folder)
+    out = Path(options.out).resolve() if options.out else project.folder / "dist"
+    with writing("name a folder that you can write: --out DIR"):
+        return make_package(project, out, options.allow, work.step), out
+
+
+def unedited(found: list[Placeholder]) -> str:
+    """What is still a default of the template, and where."""
+    files = dict.fromkeys(name for each in found for name in each.files)
+    return f"still the defaults of 'defserve new': {', '.join(map(str, found))}\n  fix: edit {', '.join(files)}"
+
+
+def report(package: Package) -> int:
+    """Print the problems to stderr and return the exit code."""
+    for problem in package.problems:
+        tell(*problem_lines("problem", problem))
+    return PROBLEMS if package.problems else 0
+
+
+# -- `defserve publish`: check a project and show the commands that upload it; `--yes` runs them.
+
+
+PUBLISH_ABOUT: Final = """Build and check a project as `defserve package` does, then show the commands that upload it.
+
+Nothing is uploaded without --yes."""
+PUBLISH_EXAMPLES: Final = """  defserve publish
+  defserve publish weather-mcp --yes
+"""
+
+
+def run_publish(argv: list[str]) -> int:
+    parser = CommandParser("defserve publish", PUBLISH_ABOUT, PUBLISH_EXAMPLES)
+    add_package_options(parser)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--dry-run", action="store_true", help="only show the commands (default)")
+    choice.add_argument("--yes", action="store_true", help="run them")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(argv)
+    if still := placeholders(Path(options.folder).resolve(), questions()):
+        return complain(unedited(still), 1)
+    with Working("Building") as work:
+        package, out = packaged(options, work)
+    if code := report(package):
+        return complain("nothing was uploaded\n  fix: solve the problems above, and run it again", code)
+    planned = uploads(package, out)
+    unsaid: list[Line] = []
+    told: Callable[[Line], object] = unsaid.append if options.json else _say
+    told(Line((f"{package.wheel.name} {package.wheel.version} is ready.", "good")))
+    if options.yes:
+        check_ready(planned)
+    for upload in planned:
+        told(Line((f"  {upload.about}:", "heading")))
+        told(Line((f"    (cd {shlex.quote(str(upload.folder))} && {shlex.join(upload.command)})", "name"), hang=4))
+        if upload.fix and not options.yes:
+            told(Line(f"    first: {upload.fix}"))
+        if options.yes and (code := subprocess.run(upload.command, cwd=upload.folder).returncode):
+            return complain(f"{shlex.join(upload.command[:3])} … ended with exit code {code}; the rest was not run", 1)
+    if options.json:
+        done = {"name": package.wheel.name, "version": package.wheel.version, "is_uploaded": options.yes}
+        steps = [{"about": each.about, "command": each.command, "folder": str(each.folder)} for each in planned]
+        show(Data({**done, "uploads": steps}))
+    if not options.yes:
+        tell("Nothing was uploaded. Run it again with --yes to upload.")
+    return 0
+
+
+def _say(line: Line) -> None:
+    show(line)
+    sys.stdout.flush()  # before what the uploading command prints
+
+
+# -- `defserve test`: run the tests of a project, with our pytest plugin.
+
+
+STARTER: Final = Path(__file__).parents[2] / "testing" / "start.py"
+PLUGIN: Final = "defserve.testing.plugin"
+NO_TESTS: Final = 5
+PROJECT: Final = "a folder or file of the project, or the name of its server in .mcp.json (default: the current folder)"
+TEST_EXAMPLES: Final = """  defserve test
+  defserve test ~/code/weather-mcp
+  defserve test -- -k forecast -x
+"""
+
+
+def run_test(argv: list[str]) -> int:
+    before, more = split_command(argv) if argv[-1:] != ["--"] else (argv[:-1], None)
+    parser = CommandParser(
+        "defserve test", "Run the tests of a project. Arguments after `--` go to pytest.", TEST_EXAMPLES
+    )
+    parser.add_argument("project", nargs="?", default=".", help=PROJECT)
+    options = parser.parse_args(before)
+    if find_spec("pytest") is None:
+        raise UsageError("pytest is not installed", fix=install_command("pytest"))
+    root = project_of(Path(options.project))
+    # By its path, so that the package is not imported before pytest is.
+    command = [sys.executable, "-P", str(STARTER), *plugin(), *(more or [])]
+    code = subprocess.run(command, cwd=root, check=False).returncode
+    if code == NO_TESTS and not more:
+        raise UsageError(f"there are no tests in {root}", fix="write tests/test_server.py: def test_it(client): ...")
+    return code
+
+
+def project_of(start: Path) -> Path:
+    """The folder with the `pyproject.toml` that `start` belongs to, or else its own folder."""
+    place = (start if start.exists() else _configured(os.fspath(start))).resolve()
+    folder = place if place.is_dir() else place.parent
+    return next((each for each in (folder, *folder.parents) if (each / "pyproject.toml").is_file()), folder)
+
+
+def _configured(name: str) -> Path:
+    """The folder in which a server of `.mcp.json` starts."""
+    from defserve.tooling.client_settings import find, known
+
+    found = find(name)
+    if found is None:
+        others = f", or a server in .mcp.json: {', '.join(known())}" if known() else ""
+        fix = did_you_mean(name, known(), f"name a folder or file of the project{others}")
+        raise UsageError(f"there is no {name!r}", fix=fix)
+    return Path(found.folder)
+
+
+def plugin() -> list[str]:
+    """The option that loads the plugin, unless pytest finds it itself: loading it twice is an error."""
+    return [] if any(entry.value == PLUGIN for entry in entry_points(group="pytest11")) else ["-p", PLUGIN]

@@ -1,0 +1,325 @@
+"""`defserve new`, `add` and `migrate`: create a project, add parts to it, or rewrite one of another framework."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from defserve.cli.content import WRITABLE, writing
+from defserve.cli.parser import CommandParser
+from defserve.cli.screen import show
+from defserve.cli.screen_blocks import Block, Data, Diff, Line
+from defserve.errors import UsageError
+from defserve.tooling.migrate.migration import Migration, migrate
+from defserve.tooling.project_parts import KINDS, PartRequest, ProjectEdit, apply, locate, part_of, plan_edits
+from defserve.tooling.project_template import (
+    DERIVED,
+    CreatedProject,
+    TemplateQuestion,
+    TemplateQuestions,
+    create,
+    questions,
+)
+
+EXAMPLES: Final = """  defserve new
+  defserve new weather-mcp --template tools --author "Ada Lovelace" --yes
+  defserve new notes --template stateful --licence Apache-2.0 --output ~/code
+"""
+
+# option -> (question of the template, help)
+OPTIONS: Final = {
+    "--name": ("project_name", "its name; the distribution and its command are named after it"),
+    "--template": ("body", "what to start from"),
+    "--description": ("description", "what it does, in one line"),
+    "--author": ("author", "who writes it"),
+    "--github-user": ("github_user", "your GitHub account; the registry name is io.github.USER/NAME"),
+    "--licence": ("licence", "the licence"),
+    "--package": ("package_name", "the import name, if it is not that of the distribution"),
+}
+
+# Answers without a default that suits everybody.
+PERSONAL: Final = ("description", "author", "github_user", "licence")
+
+Read = Callable[[], str]
+
+
+def run_new(argv: list[str]) -> int:
+    asked = questions()
+    options = parse(argv, asked)
+    given = answered(options)
+    if not options.yes:
+        given = ask(asked, given) if sys.stdin.isatty() else named(given)
+    with writing(WRITABLE):
+        project = create(given, Path(options.output))
+    if options.json:
+        files = sorted(map(str, project.files))
+        show(Data({"folder": str(project.folder), "files": files, "answers": dict(project.answers)}))
+    else:
+        show(*report(project, made_up(project.answers, given)))
+    return 0
+
+
+def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
+    bodies = "\n".join(f"  {line}" for line in asked.choices("body").values())
+    parser = CommandParser(
+        "defserve new", "Create a project: a server, its tests, and what it takes to publish it.", EXAMPLES
+    )
+    parser.epilog = f"templates:\n{bodies}\n\n{parser.epilog}"
+    parser.add_argument("name", nargs="?", help="the same as --name")
+    for option, (question, about) in OPTIONS.items():
+        also = ("--license",) if option == "--licence" else ()
+        choices = list(asked.choices(question)) or None
+        parser.add_argument(option, *also, dest=question, choices=choices, metavar=option[2:].upper(), help=about)
+    parser.add_argument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)")
+    parser.add_argument("--yes", "-y", action="store_true", help="ask nothing; use the defaults")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser.parse_args(argv)
+
+
+def answered(options: Namespace) -> dict[str, str]:
+    """The answers of the command line."""
+    if options.name and options.project_name:
+        raise UsageError(
+            "the name is given twice", fix=f"leave out {options.name!r} or --name {options.project_name!r}"
+        )
+    found = {question: getattr(options, question) for question, _ in OPTIONS.values()}
+    found["project_name"] = options.name or options.project_name
+    return {question: answer for question, answer in found.items() if answer is not None}
+
+
+def named(given: dict[str, str]) -> dict[str, str]:
+    """Without a terminal nobody can be asked, so a name must be given."""
+    if "project_name" not in given:
+        raise UsageError("no name is given, and there is no terminal to ask for it", fix="defserve new NAME --yes")
+    return given
+
+
+def ask(asked: TemplateQuestions, given: Mapping[str, str], read: Read = sys.stdin.readline) -> dict[str, str]:
+    """Ask the person at the terminal for every answer that is not given. Questions go to stderr."""
+    asked.complete(given)  # raises before anybody types
+    answers = dict(given)
+    for question in asked:
+        if question.name not in (*given, *DERIVED):
+            answers[question.name] = _ask_one(asked, question, answers, read)
+    return answers
+
+
+def _ask_one(asked: TemplateQuestions, question: TemplateQuestion, answers: Mapping[str, str], read: Read) -> str:
+    default = asked.complete(answers)[question.name]
+    names = list(question.choices)
+    for number, about in enumerate(question.choices.values(), 1):
+        _say(f"  {number}. {about}\n")
+    while True:
+        _say(f"{question.prompt} [{default}] ")
+        line = read()
+        if not line:
+            raise UsageError("the questions were not answered", fix="defserve new NAME --yes asks nothing")
+        answer = line.strip() or default
+        if answer.isdecimal() and 1 <= int(answer) <= len(names):
+            answer = names[int(answer) - 1]
+        try:
+            # All answers, because other names are derived from a name.
+            asked.complete({**answers, question.name: answer})
+        except UsageError as error:
+            _say(f"{error}\n")
+        else:
+            return answer
+
+
+def made_up(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """The personal answers that nobody gave: option and answer."""
+    named = {question: option for option, (question, _) in OPTIONS.items() if question in PERSONAL}
+    return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
+
+
+def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[Block]:
+    """What was created, and what to type next."""
+    slug, package = project.answers["project_slug"], project.answers["package_name"]
+    posix = os.name == "posix"
+    activate = ". .venv/bin/activate" if posix else r".venv\Scripts\activate"
+    made = f" from {project.answers['body']!r}: {len(project.files)} files."
+    yield Line(("Created ", "good"), (f"{project.folder}{os.sep}", "title"), made)
+    yield ""
+    yield Line(("Next:", "heading"))
+    commands = [f"cd {shlex.quote(str(project.folder))}", f"python -m venv .venv && {activate}"]
+    if checkout := _checkout():
+        commands.append(f"pip install {shlex.quote(checkout)}")
+    commands += [
+        "pip install -e '.[dev]'" if posix else 'pip install -e ".[dev]"',
+        "pytest",
+        f"defserve list -m {package}",
+    ]
+    yield from (Line((f"  {command}", "name")) for command in commands)
+    if guesses:
+        yield f"\nThese are defaults; edit them before you publish:\n  {', '.join(guesses)}"
+    yield f"\n`defserve add tool NAME` adds to it. `{slug}` is the command that it installs. README.md has the rest."
+
+
+def _checkout() -> str | None:
+    """The folder that defserve was installed from, if it was one: a new environment would not find it in an index."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(distribution("defserve").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    url = urlsplit(str(origin.get("url", "")))
+    return url2pathname(url.path) if url.scheme == "file" else None
+
+
+def _say(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+# -- `defserve add`: add a tool, resource, prompt or feature set, with its test, to the current project.
+
+
+ADD_EXAMPLES: Final = """  defserve add tool get_weather --description "The weather in a place."
+  defserve add resource report --uri 'weather://reports/{day}'
+  defserve add prompt summarise
+  defserve add feature-set weather.alerts --dry-run
+"""
+
+
+def run_add(argv: list[str]) -> int:
+    parser = CommandParser("defserve add", "Add a part and its test to the server of a project.", ADD_EXAMPLES)
+    parser.add_argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument(
+        "name", metavar="NAME", help="the name of the function; for a feature set, words with dots between them"
+    )
+    parser.add_argument("--description", default="", metavar="TEXT", help="what it does; models choose by it")
+    parser.add_argument("--uri", default="", help="the URI of the resource; {names} in it become parameters")
+    parser.add_argument(
+        "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml does not name it"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(argv)
+    if options.uri and options.kind != "resource":
+        parser.error("only a resource has a --uri")
+    home = locate(Path.cwd(), options.server)
+    request = PartRequest(
+        options.kind, options.name, home.variable, home.distribution, options.description, options.uri
+    )
+    edits = plan_edits(home, part_of(request))
+    if not options.dry_run:
+        with writing("check the permissions of the project, or use --dry-run to see the changes alone"):
+            apply(edits)
+    if options.json:
+        show(
+            Data(
+                [{"path": shown(edit.path), "is_new": not edit.before, "diff": "".join(diff([edit]))} for edit in edits]
+            )
+        )
+    elif options.dry_run:
+        show(Diff("".join(diff(edits))))
+    else:
+        show(*(Line((f"{'Changed' if edit.before else 'Created'} ", "good"), shown(edit.path)) for edit in edits))
+        show("", "Next: write what it does, then run `pytest`.")
+    return 0
+
+
+def diff(edits: list[ProjectEdit]) -> Iterator[str]:
+    from difflib import unified_diff
+
+    for path, before, after in edits:
+        name = shown(path)
+        yield from unified_diff(before.splitlines(True), after.splitlines(True), name, name)
+
+
+def shown(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+# -- `defserve migrate`: rewrite a server of FastMCP or the official SDK to defserve.
+
+
+ABOUT: Final = "Rewrite a server of FastMCP or the official SDK. Without --write, show what would change."
+MIGRATE_EXAMPLES: Final = """  defserve migrate server.py
+  defserve migrate server.py --write
+  defserve migrate src/shop/*.py --diff > shop.patch
+"""
+
+
+class Migrated(NamedTuple):
+    """One file, as it was and as it is now."""
+
+    path: Path
+    before: str
+    migration: Migration
+
+    @property
+    def diff(self) -> str:
+        from difflib import unified_diff
+
+        name = os.path.relpath(self.path)
+        after = self.migration.text
+        return "".join(unified_diff(self.before.splitlines(True), after.splitlines(True), name, name))
+
+
+def run_migrate(argv: list[str]) -> int:
+    parser = CommandParser("defserve migrate", ABOUT, MIGRATE_EXAMPLES)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a Python file")
+    parser.add_argument("--write", action="store_true", help="change the files")
+    parser.add_argument("--diff", action="store_true", help="print the differences alone")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(argv)
+    done = [_migrated(Path(name)) for name in options.files]
+    if options.write:
+        with writing("check its permissions; without --write the changes are shown alone"):
+            _write(done)
+    if options.json:
+        show(Data([_data(each) for each in done]))
+        return 0
+    for each in done:
+        if options.diff or not options.write:
+            show(Diff(each.diff))
+        if not options.diff:
+            show(*_report(each, written=options.write))
+    return 0
+
+
+def _migrated(path: Path) -> Migrated:
+    try:
+        before = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", fix="name a Python file") from None
+    try:
+        return Migrated(path, before, migrate(before, path.stem))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.problem}", fix=error.fix) from None
+
+
+def _write(done: list[Migrated]) -> None:
+    for each in done:
+        if each.migration.text != each.before:
+            each.path.write_text(each.migration.text, encoding="utf-8")
+
+
+def _data(each: Migrated) -> dict[str, object]:
+    notes = [{"line": note.line, "text": note.text} for note in each.migration.notes]
+    return {"path": os.path.relpath(each.path), "diff": each.diff, "notes": notes}
+
+
+def _report(each: Migrated, *, written: bool) -> list[Block]:
+    name, notes = os.path.relpath(each.path), each.migration.notes
+    if each.migration.text == each.before:
+        lines: list[Block] = [f"{name}: nothing to change"]
+    else:
+        lines = [Line(("Changed ", "good"), name)] if written else []
+    if notes:
+        lines += ["", f"Left to do by hand ({len(notes)}), by the lines of the file as it was:"]
+        lines += [Line((f"  {name}:{note.line}", "good"), f"  {note.text}") for note in notes]
+    if not written and each.migration.text != each.before:
+        # The name of a file is copied into a shell.
+        word = shlex.quote(f"./{name}" if name.startswith("-") else name)
+        lines += ["", f"Next: `defserve migrate {word} --write`, then `defserve check {word}`."]
+    return lines

@@ -1,0 +1,182 @@
+"""`defserve read` and `defserve prompt`: print or save a resource; fill in a prompt and print its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any, Final
+
+from defserve.cli.content import content_page, decoded, resource_block, signature
+from defserve.cli.parser import CommandParser
+from defserve.cli.progress import Working
+from defserve.cli.screen import show
+from defserve.cli.screen_blocks import Block, Data, Line, Written
+from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.cli.target_connection import (
+    ARGUMENT,
+    MISSING,
+    add_connection_options,
+    brief_tracebacks,
+    connect,
+    read_arguments,
+    read_options,
+    resolve_named,
+)
+from defserve.client.client import Client
+from defserve.client.replies import list_if_known, object_of
+from defserve.core.json_values import is_array
+from defserve.core.messages import INVALID_PARAMS
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
+
+ABOUT: Final = """Read a resource of a server.
+
+Text is printed. At a terminal, bytes are saved to a new file; in a pipe they are written as they are."""
+EXAMPLES: Final = """  defserve read server.py notes://today
+  defserve read server.py charts://sales > sales.png
+  defserve read http://127.0.0.1:8000/mcp notes://today --json
+  defserve read notes://today -- python server.py
+"""
+NO_RESOURCE: Final = (-32602, -32002)
+BAD_VALUE: Final = "invalid_arguments"
+"""There is such a resource. Only a value in its URI is wrong."""
+SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+SERVER_FILE: Final = re.compile(r"^(?!.*://).*\.(py|toml)(:\w+)?$")
+
+
+def run_read(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = CommandParser("defserve read", ABOUT, EXAMPLES)
+    parser.add_argument("words", nargs="*", metavar="[TARGET] URI", help=TARGET_HELP)
+    parser.add_argument("--json", action="store_true", help="print the contents as the server sent them")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default=".", help="where bytes are saved (default: the current folder)"
+    )
+    add_connection_options(parser)
+    options = parser.parse_args(before)
+    words: list[str] = options.words
+    # The server of a project needs no name, so a single word is the URI.
+    alone = len(words) == 1 and command is None and options.module is None
+    if not words or (alone and _is_server(words[0])):
+        raise UsageError("no URI is given", fix=f"defserve read {words[0] if words else 'server.py'} URI")
+    with quiet():
+        target = resolve([] if alone else words, options.module, command)
+    if len(words) != 1:
+        raise UsageError("read needs one URI", fix="defserve read server.py notes://today")
+    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Reading {words[0]}") as work:
+        contents = asyncio.run(read(target, words[0], options, work))
+    if options.json:
+        show(Data(contents))
+    elif len(contents) == 1 and "blob" in contents[0] and not sys.stdout.isatty():
+        _write_bytes(decoded(contents[0]["blob"]) or b"")
+    else:
+        show(*(resource_block(content, options.output) for content in contents))
+    return 0
+
+
+def _is_server(word: str) -> bool:
+    """Whether a word that stands alone names a server: a file of one, or nothing with a scheme, as every URI has."""
+    return SERVER_FILE.search(word) is not None or SCHEME.match(word) is None
+
+
+async def read(target: ServerTarget, uri: str, options: Namespace, work: Working) -> list[dict[str, Any]]:
+    """The contents of the resource. Raises UsageError with what the server has instead."""
+    async with connect(target, options, work=work) as client:
+        try:
+            return await client.read(uri)
+        except (PeerGone, PeerTimeout):
+            raise
+        except PeerError as error:
+            if error.code not in NO_RESOURCE or "resources" not in client.capabilities:
+                raise
+            if object_of(error.data).get("error_type") == BAD_VALUE:
+                raise UsageError(error.message) from None
+            raise await _unknown(client, uri, error) from None
+
+
+async def _unknown(client: Client, uri: str, error: PeerError) -> UsageError:
+    resources, _ = await list_if_known("resources/list", client.resources())
+    templates, _ = await list_if_known("resources/templates/list", client.templates())
+    known = [str(item["uri"]) for item in resources] + [str(item["uriTemplate"]) for item in templates]
+    return UsageError(error.message, fix=did_you_mean(uri, known, "" if known else "it has no resources"))
+
+
+def _write_bytes(data: bytes) -> None:
+    sys.stdout.flush()
+    out = getattr(sys.stdout, "buffer", None)
+    if out is None:
+        print(data.decode(errors="replace"), end="")
+    else:
+        out.write(data)
+
+
+# -- `defserve prompt`: fill in a prompt of a server and print its messages.
+
+
+PROMPT_EXAMPLES: Final = """  defserve prompt server.py review code="def f(): ..."
+  defserve prompt server.py review language=python --json
+  defserve prompt review -- python server.py
+"""
+
+
+def run_prompt(argv: list[str]) -> int:
+    before, command = split_command(argv)
+    parser = CommandParser("defserve prompt", "Fill in a prompt of a server and print its messages.", PROMPT_EXAMPLES)
+    parser.add_argument("words", nargs="*", metavar="[TARGET] NAME key=value", help=TARGET_HELP)
+    parser.add_argument("--json", action="store_true", help="print the prompt as the server sent it")
+    options = read_options(parser, before, "prompt", "prompt")
+    words: list[str] = options.words
+    with quiet():
+        target = resolve_named(words, options.module, command)
+    if not words or ARGUMENT.fullmatch(words[0]):
+        raise UsageError("no prompt is given", fix="defserve prompt server.py NAME key=value ...")
+    texts, values = read_arguments(words[1:], None)
+    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Filling in {words[0]}") as work:
+        found = asyncio.run(filled(target, words[0], {**texts, **values}, options, work))
+    show(*([Data(found)] if options.json else page(found, words[0], options.output)))
+    return 0
+
+
+async def filled(
+    target: ServerTarget, name: str, arguments: dict[str, Any], options: Namespace, work: Working
+) -> dict[str, Any]:
+    """The prompt with its messages. Raises UsageError for one that the server does not have."""
+    async with connect(target, options, work=work) as client:
+        prompts = (
+            (await list_if_known("prompts/list", client.prompts())).items if "prompts" in client.capabilities else []
+        )
+        known = {str(item.get("name")): item for item in prompts}
+        try:
+            return await client.prompt(name, **arguments)
+        except (PeerGone, PeerTimeout):
+            raise
+        except PeerError as error:
+            if name in known and error.code == INVALID_PARAMS:
+                fix = f"give what it takes: {signature(known[name])}" if MISSING.search(error.message) else ""
+                raise UsageError(error.message, fix=fix) from None
+            if name in known:
+                raise
+        server = client.server_info.get("name", "the server")
+        fix = did_you_mean(name, known, "" if known else "it has no prompts")
+        raise UsageError(f"{server} has no prompt {name!r}", fix=fix)
+
+
+def page(found: dict[str, Any], name: str, folder: str) -> Iterator[Block]:
+    """The messages, each below its role."""
+    if found.get("description"):
+        yield Line((str(found["description"]).partition("\n")[0], "about"), hang=0)
+        yield ""
+    messages = found.get("messages")
+    for number, message in enumerate(map(object_of, messages if is_array(messages) else [])):
+        if number:
+            yield ""
+        yield Line((f"{message.get('role')}:", "heading"))
+        content = message.get("content")
+        for block in content_page(content if is_array(content) else [content], name, folder):
+            if isinstance(block, Written):
+                # Roles and texts of several messages: a page, not a file that has to be exact.
+                block.is_exact = False
+            yield block

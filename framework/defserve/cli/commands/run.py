@@ -1,0 +1,148 @@
+"""`defserve run` and `defserve dev`: run a server on an address; run it and reload it when its code changes.
+
+Start-up counts here: a server is loaded, and nothing of a client or of the development server until it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import Any, Final
+
+from defserve.auth.oauth import is_loopback
+from defserve.cli.parser import CommandParser, add_web_options
+from defserve.cli.target import load, load_package, refuse_configured
+from defserve.client.targets import is_address
+from defserve.errors import UsageError
+from defserve.serve.address import PORTS, Address
+from defserve.server.command_line import add_serving, add_workers, serving
+
+EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` in the file, on stdio
+  defserve run shop.tools:catalogue      an object in a module
+  defserve run -m shop                   the server of a package
+  defserve run server.py --on http://127.0.0.1:8000/mcp
+  defserve run server.py --on http://127.0.0.1:8000/mcp --workers 4
+"""
+
+
+def run_server(argv: list[str]) -> int:
+    parser = CommandParser("defserve run", "Run a server until its client leaves or it is interrupted.", EXAMPLES)
+    parser.elsewhere = {"--reload": "write defserve dev; it reloads the server when its code changes"}
+    parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
+    add_serving(parser)
+    add_workers(parser)
+    options = parser.parse_args(argv)
+    if bool(options.target) == bool(options.module):
+        raise UsageError("run needs one server", fix="defserve run server.py, or defserve run -m package")
+    if options.workers is not None:
+        from defserve.server.workers.running import supervised
+
+        # The supervisor loads no server. Its workers run this command again, and do.
+        local, as_json = bool(options.local_token), bool(options.log_json)
+        if (code := supervised(options.on, options.workers, local_token=local, log_json=as_json)) is not None:
+            return code
+    server = load_package(options.module) if options.module else load(options.target)
+    if options.workers is None or _is_first_worker():
+        warn_of_strangers(server, options)
+    server.run(**serving(options))
+    return 0
+
+
+def _is_first_worker() -> bool:
+    from defserve.server.workers.worker import membership
+
+    member = membership()
+    return member is None or member.number == 1
+
+
+def warn_of_strangers(server: Any, options: Namespace) -> None:
+    """Tell in a line that a server keeps state for each caller, at an address where callers do not say who they are."""
+    if options.on.partition(":")[0] not in PORTS or options.local_token or getattr(server, "auth", None) is not None:
+        return
+    extensions = [found for each in getattr(server, "self_and_mounted", ()) for found in each.extensions]
+    states = [state for found in extensions if found.name == "mcpl" for state in found.declared_states()]
+    if any(state.per != "server" for state in states):
+        from defserve.cli.screen import problem_lines, tell
+
+        told = f"{server.name} keeps state for each caller, and cannot tell callers apart at {options.on}: add"
+        tell(*problem_lines("warning", f"{told} --local-token (on loopback) or Server(auth=…), see docs/state.md"))
+
+
+# -- `defserve dev`: run a server and reload it when its code changes; clients stay connected.
+
+
+GRACE: Final = 30.0
+FREE_PORT: Final = "http://127.0.0.1:0/mcp"
+ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
+
+Clients stay connected and are told that the lists have changed. The old server finishes running calls. If the new
+server does not start, its traceback is shown and the old one goes on serving.
+
+On a loopback address --local-token is on: defserve's own commands connect as you. Others are strangers."""
+DEV_EXAMPLES: Final = """  defserve dev server.py
+  defserve dev server.py --on http://127.0.0.1:8000/mcp --log-level info
+  defserve dev shop.tools:catalogue --watch prices.toml
+  defserve dev server.py --web                        with the inspector, which stays open
+"""
+
+
+def run_dev(argv: list[str]) -> int:
+    parser = CommandParser("defserve dev", ABOUT, DEV_EXAMPLES)
+    parser.add_argument("target", help="server.py, server.py:name or module:name")
+    add_serving(parser)
+    parser.add_argument(
+        "--watch", metavar="PATH", action="append", default=[], help="also watch this file or folder; repeatable"
+    )
+    parser.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=float,
+        default=GRACE,
+        help="how long running calls may take after a change (default: %(default)g)",
+    )
+    add_web_options(parser)
+    options = parser.parse_args(argv)
+    if options.web and options.on.startswith("stdio:"):
+        options.on = FREE_PORT  # standard input and output belong to the person who reads the address
+    if options.local_token is None and os.name == "posix":
+        options.local_token = _is_on_loopback(options.on) or None
+    if is_address(options.target):
+        raise UsageError(
+            f"{options.target!r} is an address; only code can be served", fix="name server.py or module:name"
+        )
+    refuse_configured(options.target)
+    from defserve.tooling.devserver.handover import ServePlan
+    from defserve.tooling.devserver.reload_supervisor import WatchedFiles
+
+    if missing := [path for path in options.watch if not os.path.exists(path)]:
+        raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; paths start in the current folder")
+    files = WatchedFiles([*first_files(options.target), *options.watch])
+    plan = ServePlan(options.target, serving(options))
+    if options.on.startswith("stdio:"):
+        from defserve.tooling.devserver.client_relay import serve_stdio
+
+        return serve_stdio(plan, files, options.grace)
+    from defserve.tooling.devserver.client_relay import serve_sockets
+
+    if options.web:
+        from defserve.cli.inspector_launch import inspector_beside
+
+        return serve_sockets(plan, files, options.grace, inspector_beside(options))
+    return serve_sockets(plan, files, options.grace)
+
+
+def _is_on_loopback(on: str) -> bool:
+    address = Address.parse(on, "/mcp")
+    return address.scheme in PORTS and is_loopback(address.host)
+
+
+def first_files(target: str) -> list[str]:
+    """What to watch until a child has reported its files. Raises UsageError for a file that does not exist."""
+    path = target.rpartition(".py:")[0] + ".py" if ".py:" in target else target
+    if not path.endswith(".py"):
+        return [os.path.join(os.getcwd(), f"{path.partition(':')[0].partition('.')[0]}.py")]
+    if not os.path.isfile(path):
+        path = os.path.abspath(path)
+        raise UsageError(f"there is no file {path!r}", fix="check the path; it starts in the current folder")
+    return [path]

@@ -1,0 +1,254 @@
+"""What commands show of a server: content blocks, files saved from it, signatures, and checked settings files.
+
+Pictures, sounds and other bytes are saved to new files, and their names are printed. No file is ever overwritten, and
+no name leaves the folder: servers choose only words of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from defserve.cli.exits import OK, WRONG
+from defserve.cli.screen import show
+from defserve.cli.screen_blocks import Block, Data, Line, Part, Written, text_of
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import UsageError
+
+MEDIA: Final = ("image", "audio")
+TYPES: Final = frozenset(("text", "resource", "resource_link", *MEDIA))
+
+
+def is_content(value: Any) -> bool:
+    """Whether a value is a list of content blocks."""
+    return is_array(value) and bool(value) and all(is_object(each) and each.get("type") in TYPES for each in value)
+
+
+def content_page(blocks: Iterable[Any], name: str, folder: str = ".") -> Iterator[Block]:
+    """Content blocks, in their order. What is saved is named after `name` or its own URI."""
+    for block in blocks:
+        kind = block.get("type") if is_object(block) else None
+        if kind == "text":
+            yield Written(str(block.get("text", "")))
+        elif kind in MEDIA:
+            yield saved_line(block.get("data"), str(block.get("mimeType", "")), name, folder)
+        elif kind == "resource" and is_object(resource := block.get("resource")):
+            yield resource_block(resource, folder)
+        elif kind == "resource_link":
+            title = str(block.get("title") or block.get("name") or "")
+            yield Line((str(block.get("uri", "")), "title"), f"  {title}" if title else "")
+        else:
+            yield Line(f"(content of an unknown type: {kind})")
+
+
+def media_of(result: Mapping[str, Any]) -> list[Any]:
+    """The blocks of a result that hold bytes: a value that is printed instead of the content does not show them."""
+    content: Any = result.get("content")
+    return [block for block in content if is_object(block) and _has_bytes(block)] if is_array(content) else []
+
+
+def resource_block(resource: Mapping[str, Any], folder: str = ".") -> Block:
+    """The content of a resource."""
+    kind = str(resource.get("mimeType", ""))
+    if "blob" in resource:
+        return saved_line(resource["blob"], kind, str(resource.get("uri", "")), folder)
+    return Written(str(resource.get("text", "")), kind)
+
+
+def saved_line(data: Any, kind: str, name: str, folder: str) -> Line:
+    """Save base64 and say where it is."""
+    held = decoded(data)
+    if held is None:
+        return Line(("broken:", "error"), f" {kind or 'content'} that is not base64")
+    path = save(held, name, kind, folder)
+    return Line("saved ", (str(path), "title"), f" ({kind or 'bytes'}, {len(held):,} bytes)")
+
+
+def decoded(data: Any) -> bytes | None:
+    try:
+        return base64.b64decode(str(data), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _has_bytes(block: Mapping[str, Any]) -> bool:
+    resource = block.get("resource")
+    return block.get("type") in MEDIA or (is_object(resource) and "blob" in resource)
+
+
+# -- Bytes of a server, saved to a new file; and how a file that cannot be written is told.
+
+
+ENDINGS: Final = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "image/svg+xml": ".svg",
+    "audio/wav": ".wav",
+    "audio/x-wav": ".wav",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/flac": ".flac",
+    "video/mp4": ".mp4",
+    "application/pdf": ".pdf",
+    "application/zip": ".zip",
+    "application/json": ".json",
+    "text/plain": ".txt",
+    "text/html": ".html",
+    "text/markdown": ".md",
+    "text/csv": ".csv",
+}
+OTHER: Final = ".bin"
+LONGEST: Final = 60
+WRITABLE: Final = "add --output DIR with a folder that you can write"
+
+
+@contextmanager
+def writing(fix: str) -> Generator[None]:
+    """A file that the block cannot write is told with `fix`, as a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}", fix=fix) from None
+
+
+def save(data: bytes, name: str, kind: str, folder: str = ".") -> Path:
+    """Write to a new file that is named after `name`, with a number if there is such a file. Raises UsageError.
+
+    The folder is made if it is not there."""
+    stem, ending = file_name(name, kind)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror}", fix=WRITABLE) from None
+    for number in count(1):
+        path = Path(folder, f"{stem}{f'-{number}' if number > 1 else ''}{ending}")
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+                file.write(data)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}", fix=WRITABLE) from None
+    raise AssertionError("unreachable")
+
+
+def file_name(name: str, kind: str) -> tuple[str, str]:
+    """A stem without anything that means something to a file system, and the ending of the media type."""
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", name.rpartition("/")[2].partition("?")[0]).strip("-")
+    ending = ENDINGS.get(kind.partition(";")[0].strip().lower(), OTHER)
+    # `chart.png` of a URI ends with what the type adds.
+    return stem.removesuffix(ending.replace(".", "-"))[:LONGEST] or "content", ending
+
+
+# -- Tools, resources and prompts in one line each, written like the signature of a function.
+
+
+DEFINITIONS: Final = "#/$defs/"
+WORD: Final = re.compile(r"[\w.-]{1,100}", re.ASCII)
+WHEN: Final = {False: "in every request", True: "if all are listed; search may list fewer"}
+"""When a list of tools costs its tokens, by whether the tools are searched."""
+
+
+def item_lines(item: dict[str, Any], *more: Part) -> Iterator[Line]:
+    """An item for a terminal: its signature, and the first line of its description."""
+    yield Line("  ", *signature_parts(item), *more, hang=4)
+    if about := first_line(item):
+        yield Line(f"      {about}", hang=0)
+
+
+def signature(item: dict[str, Any]) -> str:
+    """`add(a: integer, b: integer = 1)` for a tool, `hi(name, style?)` for a prompt, the URI of a resource."""
+    return "".join(map(text_of, signature_parts(item)))
+
+
+def signature_parts(item: dict[str, Any]) -> list[Part]:
+    """The same with styles."""
+    if "uri" in item or "uriTemplate" in item:
+        title = item.get("title") or item.get("name")
+        return [(str(item.get("uri") or item.get("uriTemplate")), "title"), f"  {title}" if title else ""]
+    given = _parameters(item["inputSchema"]) if "inputSchema" in item else _arguments(item.get("arguments") or [])
+    parts: list[Part] = [(str(item["name"]), "title"), "("]
+    for number, parameter in enumerate(given):
+        parts += [", " if number else "", *parameter]
+    return [*parts, ")"]
+
+
+def _arguments(arguments: list[dict[str, Any]]) -> Iterator[list[Part]]:
+    for argument in arguments:
+        yield [str(argument["name"]), "" if argument.get("required") else ("?", "faint")]
+
+
+def _parameters(schema: dict[str, Any]) -> Iterator[list[Part]]:
+    required: list[str] = schema.get("required") or []
+    properties: dict[str, Any] = schema.get("properties") or {}
+    for name, property in properties.items():
+        shown: list[Part] = [f"{name}: ", (type_name(property), "type")]
+        if is_object(property) and "default" in property:
+            yield [*shown, " = ", (json.dumps(property["default"], ensure_ascii=False), "default")]
+        else:
+            yield shown if name in required else [*shown, " = …"]
+
+
+def object_example(name: str, schema: Any, root: dict[str, Any]) -> str:
+    """`place:='{"street": …}'`, with the fields that an object needs; empty for anything else."""
+    found = schema if is_object(schema) else {}
+    if str(found.get("$ref")).startswith(DEFINITIONS):
+        defined = root.get("$defs")
+        found = defined.get(str(found["$ref"])[len(DEFINITIONS) :]) if is_object(defined) else None
+    required = found.get("required") if is_object(found) else None
+    fields = [str(field) for field in required] if is_array(required) else []
+    # People copy the line into a shell, and the names are the server's.
+    if not fields or not all(WORD.fullmatch(word) for word in (name, *fields)):
+        return ""
+    inside = ", ".join(f'"{field}": …' for field in fields)
+    return f"{name}:='{{{inside}}}'"
+
+
+def type_name(schema: Any) -> str:
+    """A schema in a word or two."""
+    known: dict[str, Any] = schema if is_object(schema) else {}
+    if is_array(known.get("enum")):
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in known["enum"])
+    if "$ref" in known:
+        return str(known["$ref"]).rpartition("/")[2]
+    if known.get("type") == "array":
+        return f"{type_name(known.get('items'))}[]"
+    if is_array(known.get("type")):
+        return " | ".join(map(str, known["type"]))
+    members: Any = known.get("anyOf") or known.get("oneOf")
+    members = members if is_array(members) else []
+    return " | ".join(map(type_name, members)) or str(known.get("type", "any"))
+
+
+def first_line(item: Mapping[str, Any]) -> str:
+    return str(item.get("description") or "").strip().partition("\n")[0]
+
+
+# -- A file that is only checked, as JSON: `kernel --check --json`, `gateway --check --json`.
+
+
+def show_checked(file: str, check: Callable[[], dict[str, Any]]) -> int:
+    """Print whether a file is valid: with what `check` tells of it, or the problem that it raises. The exit code."""
+    try:
+        told: dict[str, Any] = {"file": file, "valid": True, **check()}
+    except UsageError as error:
+        told = {"file": file, "valid": False, "problem": error.problem, "where": error.where, "fix": error.fix}
+    show(Data(told))
+    return OK if told["valid"] else WRONG
+
+
+def refuse_json() -> UsageError:
+    return UsageError("--json goes with --check", fix="add --check, or leave --json out")

@@ -1,0 +1,134 @@
+"""The server of a command line as the inspector takes it, and the inspector run until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from defserve.cli.commands.state import existing
+from defserve.cli.target import ServerTarget, headers_of
+from defserve.cli.target_connection import link_to
+from defserve.client.link import Link
+from defserve.errors import UsageError
+from defserve.inspector.era_connection import Target
+from defserve.inspector.inspection import ERAS
+from defserve.inspector.kernels import KernelControl
+from defserve.inspector.page_server import WebOptions, run
+from defserve.inspector.state_trees import Stored, stored_at, stored_by
+from defserve.protocols.mcpl.extension import MCPL
+from defserve.protocols.mgp.audit import ReadableAuditLog, readable
+from defserve.protocols.mgp.extension import MGP
+from defserve.server.server import Server
+from defserve.tooling.devserver.client_relay import Beside, stop_signals
+
+IN_TERMINAL: Final = "The traceback is in the terminal where the inspector runs."
+WITH_VERBOSE: Final = "With defserve inspect -v, the traceback is in the terminal where the inspector runs."
+
+
+def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Namespace) -> int:
+    """Open the inspector, and return the exit code when a signal has ended it. `words` name the server."""
+    if options.era not in (None, *ERAS):
+        raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERAS)}")
+    return asyncio.run(_run(inspected(target, words, options), web_options(options), options.store))
+
+
+async def _run(target: Target, options: WebOptions, store: str | None) -> int:
+    async with _reading(target, store) as read:
+        return await run(read, options, stop_signals())
+
+
+@asynccontextmanager
+async def _reading(target: Target, store: str | None) -> AsyncGenerator[Target]:
+    """The target with the store of its server, if that was given. Raises UsageError if it is not there."""
+    if store is None:
+        yield target
+        return
+    async with stored_at(existing(store)) as stored:
+        yield replace(target, stored=stored)
+
+
+def inspector_beside(options: Namespace) -> Beside:
+    """The inspector of a server that runs beside it, at an address, and is replaced from time to time."""
+    web = web_options(options)
+
+    async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
+        reached = Namespace(era=None, token=None, header=[], verbose=False)
+        beside = replace(inspected(ServerTarget(address=address), [address], reached), tracebacks=IN_TERMINAL)
+        async with _reading(beside, options.store) as target:
+            return await run(target, web, ending)
+
+    return run_beside
+
+
+def web_options(options: Namespace) -> WebOptions:
+    """Raises UsageError for a port that does not exist."""
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"there is no port {options.port}", fix="use one from 1024 to 65535, or leave --port out")
+    return WebOptions(options.port, not options.no_browser)
+
+
+def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) -> Target:
+    """The same server, for the inspector."""
+
+    @asynccontextmanager
+    async def link() -> AsyncGenerator[Link]:
+        if target.server is None:
+            yield await link_to(target, options)
+            return
+        from defserve.serve.lifespans import serving
+
+        async with serving(target.server.composition) as peer:
+            yield peer
+
+    address = target.address or shlex.join(target.command) or " ".join(words)
+    server = target.server
+    return Target(
+        address,
+        tuple(words),
+        link,
+        options.era or "",
+        stored=_stored(server),
+        kernel=_control(target),
+        audit=lambda: _audited(server),
+        sign_in_at=_sign_in_at(target, options),
+        tracebacks=_tracebacks(target, options),
+    )
+
+
+def _sign_in_at(target: ServerTarget, options: Namespace) -> str:
+    """Where a person can sign in: at a server over HTTP, for which no credentials were given."""
+    given = {name.lower() for name in (*target.headers, *headers_of(options.header))}
+    is_open = options.token is None and "authorization" not in given
+    return target.address if is_open and target.address.startswith(("http://", "https://")) else ""
+
+
+def _tracebacks(target: ServerTarget, options: Namespace) -> str:
+    """Where a person finds the tracebacks of the server. Those at another address are out of reach."""
+    if target.address:
+        return ""
+    return IN_TERMINAL if target.server is not None or options.verbose else WITH_VERBOSE
+
+
+def _control(target: ServerTarget) -> KernelControl | None:
+    """The way to operate a kernel of this user: the one in this process, or the one that runs."""
+    if target.kernel is None:
+        return None
+    return KernelControl(target.kernel, os.getpid() if target.server is not None else target.process)
+
+
+def _stored(server: Server | None) -> Stored | None:
+    """The states of a server in this process, which the inspector may read where they are kept."""
+    live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
+    return stored_by(live.sections.state) if live is not None and live.sections.state is not None else None
+
+
+def _audited(server: Server | None) -> ReadableAuditLog | None:
+    """The audit log of a server in this process, if it is one that can be read again."""
+    guards = (each for each in server.extensions if isinstance(each, MGP)) if server is not None else ()
+    return next((found for each in guards if (found := readable(each.audit.sinks)) is not None), None)

@@ -1,0 +1,121 @@
+"""Where blocks go: drawn at a terminal, plain text everywhere else.
+
+At a terminal with `rich` installed, blocks are coloured and fitted to its width. Everywhere else (a pipe, a dumb
+terminal, no `rich`) they are plain text that stays the same, so scripts can read it. `NO_COLOR` turns colours off.
+`rich` is imported only when something is drawn (`screen_drawing`). Text of servers cannot move the cursor: it is
+escaped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, TextIO
+
+from defserve.cli.screen_blocks import Block, Line, Table, lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+HEADING: Final = re.compile(r"[a-z]++(?: [a-z]++)*+ ?:(?= |$)")
+SIZE: Final = re.compile("[0-9]{1,4}")
+OPTION: Final = re.compile(r"  -[\w-]*+(?:,? [\w\[\]:…-]++)*+|  [a-z-]++(?=  )")
+
+
+def show(*blocks: Block) -> None:
+    """Print to stdout."""
+    _print(sys.stdout, blocks)
+
+
+def show_each(blocks: Table | Iterable[Block]) -> None:
+    """Print blocks to stdout as they come. A table is one block."""
+    for block in (blocks,) if isinstance(blocks, Table) else blocks:
+        show(block)
+        sys.stdout.flush()
+
+
+def tell(*blocks: Block) -> None:
+    """Print to stderr, which is for what is not the result."""
+    _print(sys.stderr, blocks)
+
+
+def prompt_for(line: Line) -> None:
+    """Print to stderr without a line end: what is typed follows."""
+    if is_drawn(sys.stderr):
+        from defserve.cli.screen_drawing import styled
+
+        console(sys.stderr).print(styled(line.parts), end="", soft_wrap=True)
+    else:
+        print(line, end="", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def is_drawn(stream: TextIO) -> bool:
+    """Whether what goes there is drawn: a terminal that can do it, and `rich`. `FORCE_COLOR` counts as a terminal."""
+    if os.environ.get("TERM") == "dumb" or not (os.environ.get("FORCE_COLOR") or stream.isatty()):
+        return False
+    return find_spec("rich") is not None
+
+
+def console(stream: TextIO, *, width: int | None = None) -> Console:
+    """The console that draws to a stream for which `is_drawn`. `NO_COLOR` leaves the layout and drops the colours."""
+    from rich.console import Console
+    from rich.theme import Theme
+
+    from defserve.cli.screen_blocks import STYLES
+
+    colours = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(
+        file=stream,
+        force_terminal=True,
+        color_system=colours,
+        theme=Theme(STYLES),
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=width or _stand_in("COLUMNS", 80),
+        height=_stand_in("LINES", 25),
+    )
+
+
+def _stand_in(variable: str, usual: int) -> int | None:
+    """What a size of the terminal is taken for if its variable holds no size; None if it does, or is not set."""
+    text = os.environ.get(variable)
+    return None if not text or (SIZE.fullmatch(text) and int(text)) else usual
+
+
+def problem_lines(kind: str, text: str) -> list[Line]:
+    """`error: what happened` with its `fix:` line. Only the two words are styled; the rest is text from anywhere."""
+    first, *rest = text.splitlines() or [""]
+    made = [Line((f"{kind}:", "warning" if kind in ("warning", "note") else "error"), f" {first.expandtabs(4)}")]
+    for line in rest:
+        indent, fix, after = line.expandtabs(4).partition("fix:")
+        made.append(Line(indent, ("fix:", "fix"), after) if fix and not indent.strip() else Line(line.expandtabs(4)))
+    return made
+
+
+def help_lines(text: str) -> Iterator[Line]:
+    """The text of `--help`: headings and options are styled."""
+    for line in text.splitlines():
+        if heading := HEADING.match(line):
+            yield Line((heading[0], "heading"), line[heading.end() :])
+        elif option := OPTION.match(line):
+            after = line[option.end() :]
+            yield Line((option[0], "option"), after, hang=len(line) - len(after.lstrip()) - 2)
+        else:
+            yield Line(line, hang=0)
+
+
+def _print(stream: TextIO, blocks: tuple[Block, ...]) -> None:
+    if is_drawn(stream):
+        from defserve.cli.screen_drawing import draw
+
+        draw(console(stream), blocks)
+        return
+    for block in blocks:
+        for line in lines(block):
+            print(line, file=stream)

@@ -1,0 +1,173 @@
+"""What a command gives to be printed: lines, tables, data, diffs, with the styles of their parts, and counts in words.
+
+Every block knows its plain text; how it is drawn is the job of `screen_drawing`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+from defserve.base.redaction import printable, printable_json, printable_lines
+
+Part: TypeAlias = str | tuple[str, str]
+"""A text, or a text and its style."""
+
+
+def text_of(part: Part) -> str:
+    return part[0] if isinstance(part, tuple) else part
+
+
+class Line(str):
+    """One line of parts with styles. As a `str` it is the plain text. Control characters in it are escaped.
+
+    If it is too long for the terminal, the rest is indented by `hang` more than its begin.
+    """
+
+    __slots__ = ("hang", "parts")
+
+    parts: tuple[Part, ...]
+    hang: int
+
+    def __new__(cls, *parts: Part, hang: int = 2) -> Line:
+        safe = tuple(
+            (printable(part[0]), part[1]) if isinstance(part, tuple) else printable(part) for part in parts if part
+        )
+        made = super().__new__(cls, "".join(map(text_of, safe)))
+        made.parts, made.hang = safe, hang
+        return made
+
+
+class Table:
+    """Columns that line up. A cell is a part, or anything with a `str`. Cells are escaped: an attacker may write them.
+
+    `fit` names the columns that give way if the terminal is narrow; others are cut only if that is not enough.
+    `right` names the columns of numbers.
+    """
+
+    def __init__(
+        self,
+        head: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        *,
+        fit: Iterable[str] = (),
+        right: Iterable[str] = (),
+    ) -> None:
+        self.head, self.fit, self.right = tuple(head), frozenset(fit), frozenset(right)
+        self.rows: list[tuple[tuple[str, str], ...]] = [tuple(map(_cell, row)) for row in rows]
+
+    def __iter__(self) -> Iterator[str]:
+        """The plain lines, as wide as they need to be."""
+        cells = [list(self.head), *([text for text, _ in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for row in cells:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+class Data:
+    """A JSON value, on several lines unless it is `compact`. What `printable` escapes is escaped as JSON does it."""
+
+    def __init__(self, value: Any, *, compact: bool = False) -> None:
+        self.value, self.compact = value, compact
+
+    def __iter__(self) -> Iterator[str]:
+        yield printable_json(json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False))
+
+
+class Written:
+    """A text that somebody else wrote, of many lines. `kind` is its media type: Markdown and JSON are drawn as such.
+
+    A pipe gets it as it is, if `is_exact`; a terminal gets it escaped.
+    """
+
+    def __init__(self, text: str, kind: str = "text/plain") -> None:
+        self.text, self.kind, self.is_exact = text, kind, True
+
+    def __iter__(self) -> Iterator[str]:
+        yield self.text if self.is_exact else printable_lines(self.text)
+
+
+class Diff:
+    """A unified diff, as one text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.text.splitlines()
+
+
+Block: TypeAlias = str | Table | Data | Written | Diff
+
+
+def lines(block: Block) -> Iterator[str]:
+    """The plain text of a block."""
+    yield from (block,) if isinstance(block, str) else block
+
+
+def _cell(cell: object) -> tuple[str, str]:
+    text, style = cast("tuple[str, str]", cell) if isinstance(cell, tuple) else (str(cell), "")
+    return printable(text), style
+
+
+# -- The looks of everything that commands print: a name for each, and what it is drawn with.
+
+
+# Only the sixteen colours that every terminal has and lets its user choose.
+STYLES: Final = {
+    "heading": "bold",
+    "title": "bold cyan",
+    "name": "cyan",
+    "type": "green",
+    "default": "magenta",
+    "about": "dim",
+    "faint": "dim",
+    "good": "green",
+    "warning": "yellow",
+    "bad": "bold red",
+    "error": "bold red",
+    "fix": "bold green",
+    "added": "green",
+    "removed": "red",
+    "option": "cyan",
+    # Progress, with the names that rich uses.
+    "bar.back": "dim",
+    "bar.complete": "cyan",
+    "bar.finished": "green",
+    "progress.spinner": "cyan",
+    "progress.percentage": "default",
+    "progress.elapsed": "dim",
+    # JSON, with the names that rich's highlighter uses.
+    "json.key": "cyan",
+    "json.str": "green",
+    "json.number": "magenta",
+    "json.bool_true": "yellow",
+    "json.bool_false": "yellow",
+    "json.null": "dim",
+    "json.brace": "default",
+}
+
+STATES: Final = {
+    **dict.fromkeys(("connected", "healthy", "ok", "low", "safe"), "good"),
+    **dict.fromkeys(
+        ("connecting", "restarting", "starting", "draining", "held", "degraded", "moderate", "missing"), "warning"
+    ),
+    **dict.fromkeys(("error", "failed", "unhealthy", "dangerous", "broken", "critical", "high"), "bad"),
+    **dict.fromkeys(("stopped", "disabled", "idle", "unused", "-"), "faint"),
+}
+"""A word that says how something is → its style."""
+
+
+def state(word: str) -> tuple[str, str]:
+    """A word with the style of what it says."""
+    return word, STATES.get(word, "")
+
+
+# -- Numbers of things, in words.
+
+
+def counted(number: Any, noun: str) -> str:
+    """`1 tool`, `2,000 tools`. What is no number stands as it is."""
+    shown = f"{number:,}" if isinstance(number, int | float) else str(number)
+    return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"

@@ -1,0 +1,323 @@
+"""A connection to the server that a command is about, and the arguments of a call on the command line.
+
+Errors are UsageError, PeerGone or PeerTimeout, and name the option that helps. Tracebacks of the author's code are
+shown without the frames of what runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from traceback import format_exception
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from defserve.auth.local_token import with_local_key
+from defserve.auth.oauth import is_loopback
+from defserve.cli.parser import CommandParser
+from defserve.cli.parser import token as token_type
+from defserve.cli.progress import Working
+from defserve.cli.target import ServerTarget, headers_of, is_target, load, of_project, resolve
+from defserve.client.answers import Answers
+from defserve.client.client import Client
+from defserve.client.eras import SILENT_SERVERS, cache_file
+from defserve.client.link import Link, has_sign_in
+from defserve.client.links.stdio import ProcessLink
+from defserve.client.targets import connect_url
+from defserve.core.json_values import is_object
+from defserve.errors import DefserveError, PeerGone, PeerTimeout, UsageError
+from defserve.serve.address import Challenged, HttpRefusal, SignInError, Unreachable
+from defserve.tooling.loading import OURS, PYTHONS, is_outside
+
+
+def add_connection_options(parser: ArgumentParser) -> None:
+    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
+    parser.add_argument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)')
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)")
+    parser.add_argument(
+        "--token", type=token_type, help="a bearer token for a server at an address, or @FILE that holds it"
+    )
+    parser.add_argument(
+        "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show what the server writes to stderr, and full tracebacks"
+    )
+
+
+@asynccontextmanager
+async def connect(
+    target: ServerTarget,
+    options: Namespace,
+    *,
+    offer: Mapping[str, Any] | None = None,
+    answers: Answers | None = None,
+    work: Working | None = None,
+) -> AsyncGenerator[Client, None]:
+    """A client of `target` while the block runs. `offer` adds capabilities to its own. `work` shows progress and logs.
+
+    It says that it can show views: who looks at a server wants to see those too, and the tools that only they use.
+    Without `answers`, questions go to the person at the terminal, if there is one.
+    Raises PeerGone if nothing is there, PeerTimeout and UsageError with the option that helps.
+    """
+    chosen: dict[str, Any] = {
+        "version": options.era,
+        "timeout": options.timeout,
+        "answers": answers or _answers(),
+        "apps": True,
+        **({"capabilities": offer} if offer else {}),
+        **({"on_progress": work.progress, "on_log": work.log} if work is not None else {}),
+    }
+    SILENT_SERVERS.use_file(cache_file())
+    try:
+        with explained(target.address, is_signed_in=_is_signed_in(target, options)):
+            if target.server is not None:
+                async with AsyncExitStack() as stack:
+                    starting = target.server.connect(**chosen)
+                    yield await _started(stack, starting, options)
+            else:
+                async with Client(await link_to(target, options), **chosen) as client:
+                    yield client
+    except PeerTimeout as error:
+        look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
+        raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
+
+
+async def _started(stack: AsyncExitStack, starting: AbstractAsyncContextManager[Client], options: Namespace) -> Client:
+    """A client of a server of this process. Raises UsageError with the author's frames if its lifespan fails."""
+    try:
+        return await stack.enter_async_context(starting)
+    except DefserveError:
+        raise
+    except Exception as error:
+        if options.verbose:
+            raise
+        shown = brief("".join(format_exception(error)))
+    raise UsageError(f"the server did not start\n{shown}")
+
+
+async def link_to(target: ServerTarget, options: Namespace) -> Link:
+    """A link to the server that a command line names. It is not a server of this process."""
+    if target.address:
+        given = {**target.headers, **headers_of(options.header)}
+        headers = {name.lower(): value for name, value in given.items()}
+        address, token = with_local_key(target.address, options.token, headers)
+        auth = None
+        if token is None and _is_signed_in(target, options) and has_sign_in(address):
+            from defserve.client.signin.authorizer import StoredSignIn
+
+            auth = StoredSignIn()
+        return await connect_url(address, headers=headers, token=token, auth=auth)
+    program, *args = target.command
+    return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
+
+
+def _is_signed_in(target: ServerTarget, options: Namespace) -> bool:
+    """Whether a command uses the token of `defserve login`. One that its command line gives wins over it."""
+    given = {name.lower() for name in (*target.headers, *headers_of(options.header))}
+    return bool(target.address) and not options.token and "authorization" not in given and has_sign_in(target.address)
+
+
+def _answers() -> Answers:
+    """The person at the terminal answers, if there is one."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return Answers()
+    from defserve.cli.terminal_answers import terminal_answers
+
+    return terminal_answers()
+
+
+# -- Errors of a server at an address, with what helps the person who typed the command.
+
+
+# The error of a challenge → what helps whoever has a token.
+TOKENS: Final[Mapping[str | None, str]] = {
+    "": "add --token TOKEN, or --token @FILE",
+    "invalid_token": "use another --token; this one is unknown, expired, or meant for another server",
+    "insufficient_scope": "use a --token that has these scopes",
+}
+METADATA: Final = "resource_metadata="
+"""In a challenge it says that one can sign in."""
+STATUSES: Final[Mapping[int, str]] = {
+    401: "sign in: defserve login {url}",
+    404: "check the address; most end with /mcp, older ones with /sse",
+    405: "check the address; most end with /mcp, older ones with /sse",
+}
+TLS: Final = "[SSL"
+UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""How Python begins to tell of TLS that failed, and its word for a certificate that nobody vouches for."""
+SCOPES: Final = re.compile(r'scope="([\w:./ -]{1,1000})"', re.ASCII)
+"""Only those that no shell reads otherwise: people copy the line that helps."""
+
+
+@contextmanager
+def explained(address: str, *, is_signed_in: bool = False) -> Generator[None]:
+    """What HTTP refuses in this block is raised as UsageError or PeerGone, with what helps.
+
+    `is_signed_in` says that the token comes from `defserve login`, not from the command line.
+    """
+    try:
+        yield
+    except Unreachable as error:
+        raise PeerGone(f"{error.message}\n  fix: {_absent(error.message, address)}") from None
+    except SignInError as error:
+        raise UsageError(error.problem, fix=error.fix) from None
+    except Challenged as error:
+        if is_signed_in and error.error == "invalid_token":
+            raise UsageError(
+                f"{address} does not take the token of your sign-in any more (HTTP {error.data['status']})",
+                fix=f"sign in again: defserve login {address}",
+            ) from None
+        raise UsageError(error.message, fix=_credentials(error, address)) from None
+    except HttpRefusal as error:
+        raise UsageError(error.message, fix=STATUSES.get(error.data["status"], "").format(url=address)) from None
+
+
+def _credentials(error: Challenged, address: str) -> str:
+    if error.error is None:
+        return "add -H 'Authorization: …'"
+    challenge = str(error.data.get("challenge"))
+    scopes = SCOPES.search(challenge) if error.error == "insufficient_scope" else None
+    sign_in = f"sign in: defserve login {address}" + (f' --scope "{scopes[1]}"' if scopes else "")
+    token = TOKENS.get(error.error, TOKENS[""])
+    return f"{sign_in}; or {token}" if METADATA in challenge else f"{token}; or {sign_in}"
+
+
+def _absent(message: str, address: str) -> str:
+    is_near = is_loopback(urlsplit(address).hostname or "")
+    if UNTRUSTED in message:
+        return "if you trust it, name the certificate of its issuer: SSL_CERT_FILE=FILE defserve …"
+    if TLS in message:
+        # Elsewhere, without TLS, others could read what is sent.
+        plain = f": write {address.replace('s://', '://', 1)}" if is_near else "; check the address and its port"
+        return f"what answers there may not speak TLS{plain}"
+    if is_near:
+        return f"nothing listens there; start the server with defserve run FILE --on {address}"
+    return "check the address, and that the server runs there"
+
+
+# -- Arguments of a tool or prompt on the command line: `key=text`, `key:=json`, or one JSON object.
+
+
+ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
+MISSING: Final = re.compile(r"^([^:\n]{1,200}): missing$", re.MULTILINE)
+"""A line of a server about an argument that was not given."""
+WHOLE: Final = """write --args '{"key": "value"}'"""
+
+
+def read_options(parser: CommandParser, argv: list[str], command: str, subject: str) -> Namespace:
+    """The options of a command whose words are arguments of a `subject`: a tool or a prompt.
+
+    It adds the options that such commands share. Raises UsageError for an option that is meant as an argument.
+    """
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default=".", help="where pictures and other files are saved (default: here)"
+    )
+    add_connection_options(parser)
+    options, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        problem, fix = parser.unknown(unknown)
+        meant = f"{fix} For an argument of the {subject}, " if fix.startswith("did you mean") else ""
+        raise UsageError(problem, fix=meant + instead(unknown[0], argv, command))
+    return options
+
+
+def resolve_named(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
+    """Like `resolve`, where the name of a tool or prompt follows. In a project with one server it may come alone."""
+    is_alone = len(words) == 1 or (len(words) > 1 and ARGUMENT.fullmatch(words[1]) is not None)
+    if module is None and command is None and is_alone and not is_target(words[0]) and (found := of_project()):
+        return ServerTarget(load(found))
+    return resolve(words, module, command)
+
+
+def instead(unknown: str, argv: list[str], command: str = "call") -> str:
+    """What to write instead of an unknown option. Most likely it is meant as an argument of the tool."""
+    name, equals, value = unknown.lstrip("-").partition("=")
+    after = argv[argv.index(unknown) + 1 :]
+    if not equals and after and not after[0].startswith("-"):
+        value = after[0]
+    if not name.replace("-", "_").isidentifier():
+        return f"run defserve {command} --help"
+    return f"write {name.replace('-', '_')}={shlex.quote(value) if value else '…'}; or run defserve {command} --help"
+
+
+def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
+    """`key=value` pairs, whose values are still text, and the JSON values of `key:=json` and `--args`."""
+    texts: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    if whole is not None:
+        given = read_json(whole, "--args", WHOLE)
+        if not is_object(given):
+            raise UsageError("--args must be an object", fix=WHOLE)
+        values.update(given)
+    for word in words:
+        parts = ARGUMENT.fullmatch(word)
+        if parts is None:
+            raise UsageError(f"{word!r} is not an argument", fix="write key=text or key:=json")
+        name, sign, text = parts.groups()
+        if name.startswith("-"):
+            raise UsageError(f"{word!r} is not an argument", fix=instead(word, [word]))
+        if sign == "=":
+            texts[name] = text
+        else:
+            values[name] = read_json(text, name, f"for plain text, write {name}=text")
+    return texts, values
+
+
+def read_json(text: str, name: str, fix: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {text!r} is not JSON: {error}", fix=fix) from None
+
+
+# -- Short tracebacks: the frames of the author's code, without those of what runs it.
+
+
+FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MULTILINE)
+MORE: Final = "(-v shows every frame)"
+
+
+def brief_tracebacks() -> AbstractContextManager[None]:
+    """While the block runs, tracebacks in the log of a server show only the author's frames."""
+    return filtered(logging.getLogger("defserve"), _Brief())
+
+
+class _Brief(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        # The traceback arrives as text, because its secrets were removed.
+        if isinstance(record.args, tuple):
+            record.args = tuple(brief(given) if isinstance(given, str) else given for given in record.args)
+        return True
+
+
+def brief(text: str) -> str:
+    """A traceback without the frames of Python, packages and defserve. If none would be left, only ours are hidden."""
+    paths = [frame[1] for frame in FRAME.finditer(text)]
+    hidden = (OURS, *PYTHONS) if any(is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
+    shown = FRAME.sub(lambda frame: frame[0] if is_outside(frame[1], hidden) else "", text)
+    return text if shown == text else f"{shown.rstrip()}\n{MORE}"
+
+
+# -- A filter on a log, for as long as a block runs.
+
+
+@contextmanager
+def filtered(log: logging.Logger, by: logging.Filter) -> Generator[None]:
+    log.addFilter(by)
+    try:
+        yield
+    finally:
+        log.removeFilter(by)

@@ -1,0 +1,224 @@
+"""What the server of a command says about itself and what it lists, checked; the marks of tools; mounted servers.
+
+A server in this process is listed without being started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from defserve.cli.screen_blocks import Part, state
+from defserve.cli.target import ServerTarget
+from defserve.cli.target_connection import connect, filtered
+from defserve.client.client import Client
+from defserve.client.eras import ERAS
+from defserve.client.mgp.server_claims import tool_security
+from defserve.client.replies import ListedItems, list_if_known, object_of
+from defserve.core.composition import Composition
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import PeerError
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.tooling.lint.definitions import security_of
+from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, server_listing
+
+# heading -> (the capability that it needs, its method, how a client asks for it)
+KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
+    "tools": ("tools", "tools/list", Client.tools),
+    "resources": ("resources", "resources/list", Client.resources),
+    "templates": ("resources", "resources/templates/list", Client.templates),
+    "prompts": ("prompts", "prompts/list", Client.prompts),
+}
+
+
+def target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
+    """What a client that offers MGP sees. For the capabilities, it offers MCPL too."""
+    composition = getattr(target.server, "composition", None)
+    if isinstance(composition, Composition) and options.era is None and (found := server_listing(composition)):
+        return found
+    return asyncio.run(_listing_over_connections(target, options))
+
+
+async def _listing_over_connections(target: ServerTarget, options: Namespace) -> ServerListing:
+    """The same over two connections, because a host that speaks MCPL sees only the tools it has enabled."""
+    async with connect(target, options, offer=LISTING_OFFER) as client:
+        notes: list[str] = []
+        lists, opening = await lists_of(client, notes), initialize_result(client)
+    era = options.era or "handshake"
+    try:
+        async with connect(target, Namespace(**{**vars(options), "era": era}), offer=OFFER) as client:
+            opening = initialize_result(client)
+    except PeerError:
+        pass  # it only speaks the other era
+    return ServerListing(opening, **lists, notes=tuple(notes))
+
+
+async def lists_of(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError.
+
+    Where it has the capability and not the method, that is added to the `notes`.
+    """
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for kind, (needed, method, verb) in KINDS.items():
+        items, note = await list_if_known(method, verb(client)) if needed in client.capabilities else ListedItems([])
+        lists[kind] = checked(kind, items)
+        if note:
+            notes.append(note)
+    return lists
+
+
+def initialize_result(client: Client) -> dict[str, Any]:
+    """What the server said about itself, in the form of an `initialize` result."""
+    result: dict[str, Any] = {
+        "protocolVersion": client.version,
+        "capabilities": client.capabilities,
+        "serverInfo": client.server_info,
+    }
+    return result | ({"instructions": client.instructions} if client.instructions is not None else {})
+
+
+async def eras(target: ServerTarget, options: Namespace) -> list[str]:
+    """The protocol versions that a server speaks: all of them in this process, else the newest of each era."""
+    if isinstance(getattr(target.server, "composition", None), Composition) and options.era is None:
+        return [*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS]
+    spoken: list[str] = []
+    for era in ERAS if options.era is None else (options.era,):
+        try:
+            async with connect(target, Namespace(**{**vars(options), "era": era})) as client:
+                spoken.append(client.version)
+        except PeerError:
+            continue
+    return spoken
+
+
+# -- Whether the items of a server's lists have the types that a command reads. A wrong one is named, not met later.
+
+
+SHOWN: Final = 80
+TYPES: Final[Mapping[type, str]] = {str: "a string", dict: "an object", list: "a list"}
+
+# member -> (its type, whether null counts as none)
+MEMBERS: Final[Mapping[str, tuple[type, bool]]] = {
+    "name": (str, False),
+    "uri": (str, False),
+    "uriTemplate": (str, False),
+    "title": (str, True),
+    "description": (str, True),
+    "mimeType": (str, True),
+    "inputSchema": (dict, False),
+    "outputSchema": (dict, True),
+    "annotations": (dict, True),
+    "_meta": (dict, True),
+    "arguments": (list, True),
+}
+NAMED: Final[Mapping[str, str]] = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+
+
+def checked(kind: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items of a list, unchanged. Raises PeerError for one that has a member of a wrong type."""
+    for number, item in enumerate(items):
+        if (problem := next(iter(_problems(kind, item)), None)) is not None:
+            name = item.get(NAMED[kind])
+            which = repr(name[:SHOWN]) if isinstance(name, str) else f"number {number + 1}"
+            raise PeerError(f"the server's list of {kind} is wrong: in {which}, {problem}")
+    return items
+
+
+def _problems(kind: str, item: dict[str, Any]) -> Iterable[str]:
+    if NAMED[kind] not in item:
+        yield f"{NAMED[kind]} is missing"
+    for member, (type, is_optional) in MEMBERS.items():
+        value = item.get(member)
+        if member in item and not (isinstance(value, type) or (is_optional and value is None)):
+            yield f"{member} is not {TYPES[type]}"
+    schema = item.get("inputSchema")
+    if is_object(schema):
+        yield from _schema_problems(schema)
+    for argument in item.get("arguments") or ():
+        if not (is_object(argument) and isinstance(argument.get("name"), str)):
+            yield "an argument has no name"
+
+
+def _schema_problems(schema: dict[str, Any]) -> Iterable[str]:
+    properties, required = schema.get("properties"), schema.get("required")
+    if properties is not None and not is_object(properties):
+        yield "properties of inputSchema is not an object"
+    elif not all(is_object(one) or isinstance(one, bool) for one in (properties or {}).values()):
+        yield "a property of inputSchema is not a schema"
+    if required is not None and not (is_array(required) and all(isinstance(name, str) for name in required)):
+        yield "required of inputSchema is not a list of names"
+
+
+# -- What a tool may do, in the words that stand behind it in a list.
+
+
+# A hint of MCP → the word for it, if the tool has no mark.
+HINTS: Final = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "openWorldHint": "open world"}
+HARMLESS: Final = frozenset(("safe", "unmarked", "read-only"))
+"""Words that a short list leaves out."""
+
+
+def tag_parts(words: list[str]) -> list[Part]:
+    """`  [dangerous, confirmed]`, with the style of what each word says."""
+    parts: list[Part] = []
+    for number, word in enumerate(words):
+        parts += [", " if number else "  [", state(word)]
+    return [*parts, "]"] if parts else []
+
+
+def tags(tool: Mapping[str, Any]) -> list[str]:
+    """What a tool may do, in a few words: from its mark, or from its hints."""
+    security = security_of(tool)
+    if not security or not tool_security("", dict(tool)).is_marked:
+        hints: Mapping[str, Any] = tool.get("annotations") or {}
+        return ["unmarked", *(word for hint, word in HINTS.items() if hints.get(hint) is True)]
+    validator = security.get("validator", "none")
+    said = [
+        security.get("risk_level"),
+        *(security.get("permissions_required") or ()),
+        "confirmed" if security.get("confirmation_required") else None,
+        f"checked: {validator}" if validator != "none" else None,
+    ]
+    return [str(word) for word in said if word]
+
+
+def danger(tool: Mapping[str, Any]) -> list[str]:
+    """The words of a tool that a person should know before a call; empty for one that is harmless, or unmarked."""
+    return [word for word in tags(tool) if word not in HARMLESS]
+
+
+# -- Servers mounted on the one that a command is about: which of them are not connected, and why, told once.
+
+
+STATES: Final = "dev.defserve/servers"
+"""In `_meta` of a list: the mounted servers whose items may be missing."""
+
+
+async def not_connected(client: Client) -> dict[str, str]:
+    """The mounted servers that are not connected, each with what its server says of it."""
+    if "tools" not in client.capabilities:
+        return {}
+    answer = await client.request("tools/list", {})
+    states: dict[str, Any] = object_of(object_of(answer.get("_meta")).get(STATES))
+    return {id: str(object_of(state).get("note") or "it is not connected") for id, state in states.items()}
+
+
+def told_once() -> AbstractContextManager[None]:
+    """While the block runs, the log says the same about a mounted server only once. Each attempt to start it tells."""
+    return filtered(logging.getLogger("defserve.proxying"), _Once())
+
+
+class _Once(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        is_new = text not in self._told
+        self._told.add(text)
+        return is_new

@@ -1,0 +1,157 @@
+"""The other side of the conversation: a client for any server, for tests, the command line and hosts.
+
+`Client` works in both eras and over every transport. MGP and MCPL are opt-in (`mgp=`, `mcpl=`) and are not imported
+otherwise. The names here are imported when they are first used: finding a server to run (`client.targets`) needs no
+client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.base.exports import lazy
+
+if TYPE_CHECKING:
+    from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline
+    from defserve.client.apps import RenderedApp
+    from defserve.client.audit import AuditServer
+    from defserve.client.client import Client
+    from defserve.client.link import Link, Lost
+    from defserve.client.links.http import HttpLink
+    from defserve.client.links.stdio import ProcessLink
+    from defserve.client.links.websocket import WebSocketLink
+    from defserve.client.mcpl.channels import (
+        Acknowledgement,
+        ChannelMessage,
+        Delivery,
+        LiveChannels,
+        MessageAnswer,
+        OpenedChannel,
+        Outgoing,
+    )
+    from defserve.client.mcpl.feature_sets import Declared, FeatureSets
+    from defserve.client.mcpl.hooks import HookRunner, Injected, Reviewed, Rewritten
+    from defserve.client.mcpl.inference import InferenceRequest, Router, ScriptedModel
+    from defserve.client.mcpl.options import Elevation, Mcpl
+    from defserve.client.mcpl.peer import McplPeer, PolicyReceipt
+    from defserve.client.mcpl.push import EventAnswer, Inbox, Once, PushedEvent
+    from defserve.client.mcpl.state import HostState, RolledBack, StateChange
+    from defserve.client.mgp.events import Change, Drain, Event, EventStream, Health, Pong
+    from defserve.client.mgp.peer import Mgp, MgpPeer
+    from defserve.client.mgp.permissions import Grant
+    from defserve.client.mgp.streaming import Stream
+    from defserve.client.signin.authorizer import (
+        ClientCredentials,
+        CrossAppAccess,
+        SignIn,
+        StoredSignIn,
+        WorkloadIdentity,
+    )
+    from defserve.client.skills import LoadedSkill, UnverifiedSkill, skill_fingerprint
+    from defserve.client.targets import Remote, connect_url
+    from defserve.client.tasks import StartedCall
+    from defserve.client.topic_client import TopicClient, join_topic
+    from defserve.serve.address import SignInError
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.client.targets": "Remote connect_url",
+            "defserve.client.answers": "Accept Answers Cancel Decision Decline",
+            "defserve.client.apps": "RenderedApp",
+            "defserve.client.client": "Client",
+            "defserve.client.link": "Link Lost",
+            "defserve.client.links.http": "HttpLink",
+            "defserve.client.links.stdio": "ProcessLink",
+            "defserve.client.links.websocket": "WebSocketLink",
+            "defserve.client.mcpl.channels": (
+                "LiveChannels Acknowledgement ChannelMessage Delivery MessageAnswer OpenedChannel Outgoing"
+            ),
+            "defserve.client.mcpl.feature_sets": "Declared FeatureSets",
+            "defserve.client.mcpl.hooks": "HookRunner Injected Reviewed Rewritten",
+            "defserve.client.mcpl.push": "Inbox Once EventAnswer PushedEvent",
+            "defserve.client.mcpl.inference": "InferenceRequest Router ScriptedModel",
+            "defserve.client.mcpl.options": "Mcpl Elevation",
+            "defserve.client.mcpl.peer": "McplPeer PolicyReceipt",
+            "defserve.client.mcpl.state": "HostState RolledBack StateChange",
+            "defserve.client.topic_client": "TopicClient join_topic",
+            "defserve.client.audit": "AuditServer",
+            "defserve.client.mgp.events": "Event EventStream Change Drain Health Pong",
+            "defserve.client.mgp.peer": "Mgp MgpPeer",
+            "defserve.client.mgp.permissions": "Grant",
+            "defserve.client.mgp.streaming": "Stream",
+            "defserve.client.signin.authorizer": (
+                "ClientCredentials CrossAppAccess SignIn StoredSignIn WorkloadIdentity"
+            ),
+            "defserve.client.skills": "UnverifiedSkill skill_fingerprint LoadedSkill",
+            "defserve.client.tasks": "StartedCall",
+            "defserve.serve.address": "SignInError",
+        },
+    )
+
+__all__ = [
+    "Accept",
+    "Acknowledgement",
+    "Answers",
+    "AuditServer",
+    "Cancel",
+    "Change",
+    "ChannelMessage",
+    "Client",
+    "ClientCredentials",
+    "CrossAppAccess",
+    "Decision",
+    "Declared",
+    "Decline",
+    "Delivery",
+    "Drain",
+    "Elevation",
+    "Event",
+    "EventAnswer",
+    "EventStream",
+    "FeatureSets",
+    "Grant",
+    "Health",
+    "HookRunner",
+    "HostState",
+    "HttpLink",
+    "Inbox",
+    "InferenceRequest",
+    "Injected",
+    "Link",
+    "LiveChannels",
+    "LoadedSkill",
+    "Lost",
+    "Mcpl",
+    "McplPeer",
+    "MessageAnswer",
+    "Mgp",
+    "MgpPeer",
+    "Once",
+    "OpenedChannel",
+    "Outgoing",
+    "PolicyReceipt",
+    "Pong",
+    "ProcessLink",
+    "PushedEvent",
+    "Remote",
+    "RenderedApp",
+    "Reviewed",
+    "Rewritten",
+    "RolledBack",
+    "Router",
+    "ScriptedModel",
+    "SignIn",
+    "SignInError",
+    "StartedCall",
+    "StateChange",
+    "StoredSignIn",
+    "Stream",
+    "TopicClient",
+    "UnverifiedSkill",
+    "WebSocketLink",
+    "WorkloadIdentity",
+    "connect_url",
+    "join_topic",
+    "skill_fingerprint",
+]

@@ -1,0 +1,268 @@
+"""Who answers when the server asks: a person, a model, the list of roots. The same in both eras.
+
+Also what MGP and MCPL need of the client they belong to (`Caller`), and the yes-or-no questions that the host itself
+asks the person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeAlias
+
+from defserve.client.conversation import Progress, RequestObserver
+from defserve.client.replies import Json, object_of
+from defserve.errors import MethodNotFound, PeerError, UsageError
+
+MOST_ROUNDS = 16
+
+
+class Decision(Enum):
+    """What a person may do with a question instead of filling it in."""
+
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
+
+
+Accept: Final = Decision.ACCEPT
+Decline: Final = Decision.DECLINE
+Cancel: Final = Decision.CANCEL
+
+Answer: TypeAlias = Any
+"""A dict or a pydantic model accepts with that content. Accept, Decline and Cancel mean what they say.
+
+Any other value is that of the only field, if the form has one: `True` for a yes or no.
+"""
+
+Ask: TypeAlias = Callable[[str, dict[str, Any]], Answer | Awaitable[Answer]]
+AskUrl: TypeAlias = Callable[[str, str], Decision | Awaitable[Decision]]
+Sample: TypeAlias = Callable[[dict[str, Any]], str | dict[str, Any] | Awaitable[str | dict[str, Any]]]
+Root: TypeAlias = str | dict[str, Any]
+Roots: TypeAlias = Sequence[Root] | Callable[[], Sequence[Root] | Awaitable[Sequence[Root]]]
+
+
+class Answers:
+    """The client's answers. Only those that are given are offered to the server. Every callable may be sync or async.
+
+    ask      (message, schema) -> dict, model, Accept, Decline or Cancel; fields left out take the schema's defaults;
+             a form with one field also takes its value alone
+    ask_url  (message, url) -> Accept, Decline or Cancel
+    sample   (params of sampling/createMessage) -> text, or the whole result
+    roots    URIs or root objects, or a function that returns them
+    """
+
+    __slots__ = ("ask", "ask_url", "sample", "roots")
+
+    def __init__(
+        self,
+        ask: Ask | None = None,
+        sample: Sample | None = None,
+        roots: Roots | None = None,
+        *,
+        ask_url: AskUrl | None = None,
+    ) -> None:
+        self.ask, self.ask_url, self.sample, self.roots = ask, ask_url, sample, roots
+
+    def capabilities(self) -> dict[str, Any]:
+        """The client capabilities that offer these answers."""
+        offer: dict[str, Any] = {}
+        modes = {"form": self.ask, "url": self.ask_url}
+        if self.ask or self.ask_url:
+            offer["elicitation"] = {mode: {} for mode, given in modes.items() if given}
+        if self.sample:
+            offer["sampling"] = {}
+        if self.roots is not None:
+            offer["roots"] = {}
+        return offer
+
+    async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of one request of the server. Raises MethodNotFound for a request that was not offered."""
+        answerer = ANSWERERS.get(method)
+        if answerer is None:
+            raise MethodNotFound(f"this client does not answer {method}")
+        return await answerer(self, params)
+
+    async def _elicitation(self, params: dict[str, Any]) -> dict[str, Any]:
+        message = str(params.get("message", ""))
+        if params.get("mode") == "url":
+            if self.ask_url is None:
+                raise MethodNotFound("this client does not open URLs for the server")
+            return _decided(await settled(self.ask_url(message, str(params.get("url", "")))))
+        if self.ask is None:
+            raise MethodNotFound("this client does not answer questions")
+        schema = object_of(params.get("requestedSchema"))
+        return _decided(of_one_field(await settled(self.ask(message, schema)), schema), _defaults(schema))
+
+    async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self.sample is None:
+            raise MethodNotFound("this client has no model to sample")
+        sampled = await settled(self.sample(params))
+        if isinstance(sampled, str):
+            content = {"type": "text", "text": sampled}
+            return {"role": "assistant", "content": content, "model": "unknown", "stopReason": "endTurn"}
+        return sampled
+
+    async def _roots(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self.roots is None:
+            raise MethodNotFound("this client has no roots")
+        roots: Sequence[Root] = await settled(self.roots()) if callable(self.roots) else self.roots
+        return {"roots": [{"uri": root} if isinstance(root, str) else root for root in roots]}
+
+    async def _ping(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+
+ANSWERERS: Final[Mapping[str, Callable[[Answers, dict[str, Any]], Awaitable[dict[str, Any]]]]] = {
+    "elicitation/create": Answers._elicitation,  # pyright: ignore[reportPrivateUsage]
+    "sampling/createMessage": Answers._sampling,  # pyright: ignore[reportPrivateUsage]
+    "roots/list": Answers._roots,  # pyright: ignore[reportPrivateUsage]
+    "ping": Answers._ping,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+async def in_rounds(
+    ask: Callable[[Mapping[str, Any]], Awaitable[Any]], params: Mapping[str, Any], answers: Answers
+) -> Any:
+    """Repeat a request with answers until its result no longer says `input_required`.
+
+    Raises PeerError if the server asks for something that was not offered, or never stops asking.
+    """
+    result = await ask(params)
+    for _ in range(MOST_ROUNDS):
+        wanting = object_of(result)
+        if wanting.get("resultType") != "input_required":
+            return result
+        again: dict[str, Any] = {**params, "inputResponses": await responses(wanting, answers)}
+        if "requestState" in wanting:
+            again["requestState"] = wanting["requestState"]
+        result = await ask(again)
+    raise PeerError(f"the server still asks for input after {MOST_ROUNDS} rounds")
+
+
+async def responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    """The answers to the `inputRequests` of a result, by key. Raises PeerError for one that was not offered."""
+    # One after the other: most answers come from one person.
+    responses: dict[str, Any] = {}
+    for key, asked in object_of(result.get("inputRequests")).items():
+        request = object_of(asked)
+        method = str(request.get("method"))
+        try:
+            responses[key] = await answers.answer(method, object_of(request.get("params")))
+        except MethodNotFound as unoffered:
+            raise PeerError(f"the server asks for {method}, which this client did not offer: {unoffered}") from None
+    return responses
+
+
+def _decided(answer: Any, defaults: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    if answer is Accept and defaults:
+        return {"action": "accept", "content": dict(defaults)}
+    if isinstance(answer, Decision):
+        return {"action": answer.value}
+    content = plain(answer)
+    if not isinstance(content, dict):
+        raise UsageError(
+            f"an answer must be a dict, a model, Accept, Decline or Cancel, not {type(answer).__name__}",
+            fix="answer with one of them; a value alone only answers a form with one field",
+        )
+    return {"action": "accept", "content": {**defaults, **content}}
+
+
+def of_one_field(answer: Any, schema: dict[str, Any]) -> Any:
+    """A value alone as the only field of its form. Raises UsageError if the form has more."""
+    if isinstance(answer, Decision) or answer is None or isinstance(plain(answer), dict):
+        return answer
+    fields = list(object_of(schema.get("properties")))
+    if len(fields) == 1:
+        return {fields[0]: answer}
+    if not fields:
+        return answer
+    raise UsageError(
+        f"the question has the fields {', '.join(fields)}, and the answer is {answer!r} alone",
+        fix=f"answer with {{{', '.join(f'{name!r}: …' for name in fields)}}}",
+    )
+
+
+def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a form is filled in with before a person has touched it (SEP-1034)."""
+    fields = object_of(schema.get("properties"))
+    return {name: field["default"] for name, field in fields.items() if "default" in object_of(field)}
+
+
+def plain(answer: Any) -> Any:
+    """An answer as JSON: a pydantic model as its fields, anything else as it is."""
+    dump = getattr(answer, "model_dump", None)
+    return dump(mode="json") if dump else answer
+
+
+async def settled(value: Any) -> Any:
+    """What a handler returned, awaited if it is asynchronous."""
+    return await value if inspect.isawaitable(value) else value
+
+
+# -- Yes-or-no questions that the host itself asks the person behind a client, through the client's `answers`.
+
+
+def form(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
+    """A form with one field."""
+    return {"type": "object", "properties": {name: dict(field)}, "required": [name]}
+
+
+def field_value(answer: Any, name: str) -> Any:
+    """The answer: the field of that name, or else the only field, whatever its name; None if there is none."""
+    given = object_of(plain(answer))
+    return given[name] if name in given else next(iter(given.values())) if len(given) == 1 else None
+
+
+async def agrees(answers: Answers, message: str, name: str) -> bool | None:
+    """Whether the person says yes. None if nobody can be asked, or the person cancelled the question."""
+    if answers.ask is None:
+        return None
+    answer = await settled(answers.ask(message, form(name, {"type": "boolean"})))
+    if answer is Accept or answer is Decline:
+        return answer is Accept
+    return None if answer is Cancel else field_value(answer, name) is True
+
+
+# -- What the features of MGP and MCPL need of the client they belong to.
+
+
+SendParams: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Json]]
+"""Sends one request whose method is already chosen, and gives back its result."""
+SendRequest: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Json]]
+SendNotification: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+
+
+class Caller(Protocol):
+    """The verbs of `Client` that the features use; see there what each does and raises."""
+
+    answers: Answers
+    timeout: float | None
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        on_progress: Progress | None = None,
+        observer: RequestObserver | None = None,
+    ) -> Json: ...
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None: ...
+
+    def say(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]: ...
+
+    async def call_raw(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, *, fields: Mapping[str, Any] | None = None
+    ) -> Json: ...
+
+    async def value(self, tool: str, result: Json) -> Any: ...
+
+    async def listed(self, tool: str, *, again: bool = False) -> Json: ...
+
+    async def resources(self) -> list[Json]: ...
+
+    async def read_text(self, uri: str) -> str: ...

@@ -1,0 +1,269 @@
+"""The views of a server (MCP apps), as a host may show them: what to put into a frame, and how to answer the view.
+
+A view comes from a server that is not trusted. Its policy names only origins, its MIME type is exact, and it can call
+only tools of its own server that are visible to views.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+from defserve.client.replies import Json, object_of, text_of
+from defserve.core.json_values import is_array
+from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from defserve.errors import PeerError, UsageError
+from defserve.protocols.mcp.app_policy import MIME_TYPE, SCHEME, allowed_features, content_policy
+from defserve.protocols.mcp.errors import SERVER_KEY
+from defserve.version import VERSION
+
+
+async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> RenderedApp:
+    """Call a tool as the model would, and fetch its view.
+
+    Raises UsageError for a tool that has no view, or is not for models; PeerError for a view that no host may show, and
+    for a result without a text, which hosts without views need.
+    """
+    listed = await client.listed(tool, again=True)
+    uri = view_uri(listed)
+    if uri is None:
+        raise UsageError(
+            f"tool {tool!r} has no view" if listed else f"the server lists no tool {tool!r}",
+            fix="give it one with @server.tool(app=…); the client must offer apps",
+        )
+    if not is_visible_to("model", listed):
+        raise UsageError(
+            f"tool {tool!r} is for views alone", fix="render the tool that shows the view, then app.call(…)"
+        )
+    read = await client.read(uri)
+    if any(server_of(object_of(content)) != server_of(listed) for content in read):
+        raise PeerError(f"the view {uri!r} of tool {tool!r} comes from another server than the tool")
+    html, ui = _view(uri, read)
+    app = RenderedApp(client, listed, uri, html, ui, dict(arguments), await client.call_raw(tool, arguments))
+    if not app.text.strip():
+        raise PeerError(f"the result of {tool!r} has no text: hosts without views, and the model, would get nothing")
+    return app
+
+
+def view_uri(listed: Json) -> str | None:
+    """The URI of the view that shows the results of a listed tool; None if it has none."""
+    meta = object_of(listed.get("_meta"))
+    return text_of(object_of(meta.get("ui")).get("resourceUri")) or text_of(meta.get("ui/resourceUri"))
+
+
+def _view(uri: str, read: Any) -> tuple[str, Json]:
+    """The HTML of a view and its `_meta.ui`."""
+    contents = [object_of(content) for content in read] if is_array(read) else []
+    if not uri.startswith(SCHEME):
+        raise PeerError(f"the view {uri!r} does not begin with {SCHEME}")
+    if len(contents) != 1 or contents[0].get("mimeType") != MIME_TYPE:
+        kinds = ", ".join(str(content.get("mimeType")) for content in contents) or "nothing"
+        raise PeerError(f"the view {uri!r} is {kinds}; it has to be one {MIME_TYPE}")
+    content, html = contents[0], contents[0].get("text")
+    if isinstance(blob := content.get("blob"), str):
+        try:
+            html = base64.b64decode(blob, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            raise PeerError(f"the view {uri!r} is not UTF-8 in base64") from None
+    if not isinstance(html, str):
+        raise PeerError(f"the view {uri!r} has no HTML")
+    return html, object_of(object_of(content.get("_meta")).get("ui"))
+
+
+# -- A view that is shown: what a frame needs, and the answers to its messages (JSON-RPC over `postMessage`).
+
+
+PROTOCOL: Final = "2026-01-26"
+MOST_RECEIVED: Final = 1000
+
+# Requests that a host only takes note of. Their answer is empty.
+NOTED: Final = frozenset(("ping", "ui/open-link", "ui/message", "ui/update-model-context"))
+OFFERED: Final[Json] = {
+    "serverTools": {},
+    "serverResources": {},
+    "openLinks": {},
+    "logging": {},
+    "message": {"text": {}},
+    "updateModelContext": {"text": {}},
+}
+
+Permit: TypeAlias = Callable[[str, Json], Awaitable[bool]]
+
+
+class AppHost(Protocol):
+    """What a view needs of the client of its server."""
+
+    async def listed(self, tool: str, *, again: bool = False) -> Json: ...
+    async def call_raw(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Json: ...
+    async def value(self, tool: str, result: Json) -> Any: ...
+    async def read(self, uri: str) -> list[Json]: ...
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json: ...
+
+
+class RenderedApp:
+    """A view with the call that it belongs to. Made by `client.render`.
+
+    Show `html` in a sandboxed frame of another origin, served with `policy` as its `Content-Security-Policy`, and give
+    each message of the frame to `answer`.
+    """
+
+    def __init__(
+        self, client: AppHost, tool: Json, uri: str, html: str, ui: Json, arguments: Json, result: Json
+    ) -> None:
+        self._client = client
+        self.tool, self.uri, self.html = tool, uri, html
+        self.arguments, self.result = arguments, result
+        self.policy: str = content_policy(ui.get("csp"))
+        """The `Content-Security-Policy`. It allows the origins that the view names, and nothing else."""
+        self.permissions: list[str] = allowed_features(ui.get("permissions"))
+        """Features that the view wishes for, as an `allow` attribute names them."""
+        self.border: bool | None = ui["prefersBorder"] if isinstance(ui.get("prefersBorder"), bool) else None
+        """Whether the view wants a border; None leaves it to the host."""
+        self.domain: str | None = text_of(ui.get("domain"))
+        self.context: Json = {
+            "theme": "light",
+            "displayMode": "inline",
+            "platform": "desktop",
+            "toolInfo": {"tool": tool},
+        }
+        """What the view is told about the host. Change it before the view begins."""
+        self.modes: tuple[str, ...] = ("inline",)
+        """The display modes that the host offers. `context["displayMode"]` is the one in use."""
+        self.permit: Permit | None = None
+        """Asked with the method and params of each request of the view that would have an effect (a call of a tool that
+        views may call, a link, a message to the model), or reaches another server than the view's own. On False the
+        view gets an error. None permits all that is of the view's own server, and nothing else."""
+        self.received: deque[tuple[str, Json]] = deque(maxlen=MOST_RECEIVED)
+        """Method and params of what the view sent last."""
+
+    @property
+    def text(self) -> str:
+        """What the model, and a host without views, read of the result."""
+        return text_in(self.result)
+
+    async def value(self) -> Any:
+        """The value that the tool returned. Raises ToolError if it failed."""
+        return await self._client.value(self.tool["name"], self.result)
+
+    async def call(self, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool as the view does. Raises UsageError for one that is not visible to views."""
+        listed = await self._client.listed(tool, again=True)
+        if not is_visible_to("app", listed):
+            raise UsageError(f"views may not call tool {tool!r}", fix='drop visible_to="model", or check its name')
+        if not await self._may_reach([listed], "tools/call", {"name": tool, "arguments": arguments}):
+            raise UsageError(f"tool {tool!r} belongs to another server than the view", fix="permit it: app.permit = …")
+        return await self._client.value(tool, await self._client.call_raw(tool, arguments))
+
+    async def answer(self, message: Any) -> list[Json]:
+        """The messages to post to the view after one that it has sent. What is not JSON-RPC is ignored."""
+        method = object_of(message).get("method")
+        if not isinstance(method, str) or message.get("jsonrpc") != "2.0":
+            return []
+        params = object_of(message.get("params"))
+        self.received.append((method, params))
+        if "id" in message:
+            return [{"jsonrpc": "2.0", "id": message["id"], **await self._reply(method, params)}]
+        if method == "ui/notifications/initialized":
+            return [
+                _note("ui/notifications/tool-input", {"arguments": self.arguments}),
+                _note("ui/notifications/tool-result", self.result),
+            ]
+        return []
+
+    async def _reply(self, method: str, params: Json) -> Json:
+        if method in NOTED:
+            return {"result": {}} if method == "ping" or await self._may(method, params) else _refusal()
+        handlers: dict[str, Callable[[Json], Awaitable[Json]]] = {
+            "ui/initialize": self._initialize,
+            "ui/request-display-mode": self._display,
+            "tools/call": self._call,
+            "resources/read": self._read,
+        }
+        if (handler := handlers.get(method)) is None:
+            return _error(METHOD_NOT_FOUND, f"Method not found: {method[:64]}")
+        try:
+            return await handler(params)
+        except PeerError as error:
+            return _error(error.code, error.message)
+
+    async def _initialize(self, params: Json) -> Json:
+        info = {"name": "defserve", "version": VERSION}
+        return {
+            "result": {
+                "protocolVersion": PROTOCOL,
+                "hostInfo": info,
+                "hostCapabilities": OFFERED,
+                "hostContext": {**self.context, "availableDisplayModes": list(self.modes)},
+            }
+        }
+
+    async def _display(self, params: Json) -> Json:
+        """A mode that the host does not offer changes nothing."""
+        if (mode := params.get("mode")) in self.modes:
+            self.context["displayMode"] = mode
+        return {"result": {"mode": self.context["displayMode"]}}
+
+    async def _call(self, params: Json) -> Json:
+        name = params.get("name")
+        listed: Json = await self._client.listed(name, again=True) if isinstance(name, str) else {}
+        if not isinstance(name, str) or not is_visible_to("app", listed):
+            return _error(INVALID_PARAMS, "Views may not call this tool")
+        is_own = self._is_own(listed)
+        if (self.permit is None and not is_own) or not await self._may("tools/call", params):
+            return _refusal()
+        return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
+
+    async def _may(self, method: str, params: Json) -> bool:
+        return self.permit is None or await self.permit(method, params)
+
+    async def _read(self, params: Json) -> Json:
+        if not isinstance(uri := params.get("uri"), str):
+            return _error(INVALID_PARAMS, "Invalid params: uri is required")
+        result = await self._client.request("resources/read", {"uri": uri})
+        # It is known whose it is when it is there. A view gets nothing of it before it may.
+        contents: Any = result.get("contents")
+        items = [object_of(content) for content in contents] if is_array(contents) else []
+        return {"result": result} if await self._may_reach(items, "resources/read", {"uri": uri}) else _refusal()
+
+    async def _may_reach(self, items: Sequence[Json], method: str, params: Json) -> bool:
+        """Whether all of the items are of the view's own server, or somebody permits it."""
+        if all(map(self._is_own, items)):
+            return True
+        return self.permit is not None and await self.permit(method, params)
+
+    def _is_own(self, item: Json) -> bool:
+        """Whether an item is of the server whose tool shows this view, as far as the server in front tells."""
+        return server_of(item) == server_of(self.tool)
+
+
+def server_of(item: Json) -> str | None:
+    """The id of the server behind the one that we talk to, of which an item or a content is. None: that one's own."""
+    return text_of(object_of(item.get("_meta")).get(SERVER_KEY))
+
+
+def is_visible_to(audience: str, listed: Json) -> bool:
+    """Whether a listed tool is for models ("model") or for views ("app"). One that is not listed is for nobody."""
+    visibility = object_of(object_of(listed.get("_meta")).get("ui")).get("visibility")
+    return bool(listed) and (not is_array(visibility) or audience in visibility)
+
+
+def text_in(result: Json) -> str:
+    """The text blocks of a result."""
+    content: Any = result.get("content")
+    blocks = [object_of(block) for block in content] if is_array(content) else []
+    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+
+
+def _note(method: str, params: Json) -> Json:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def _refusal() -> Json:
+    return _error(INTERNAL_ERROR, "The user did not allow this")
+
+
+def _error(code: int, message: str) -> Json:
+    return {"error": {"code": code, "message": message}}

@@ -1,0 +1,535 @@
+"""The two ways to talk to a server: `initialize` (handshake), or an envelope on every request (stateless).
+
+How it works: a conversation is opened in the newest era that the server knows. Servers that are silent at
+`server/discover`, or leave, are remembered: that costs seconds once, then `initialize` comes first. News of a server
+are an async iterator in both eras: one `subscriptions/listen` request, or the notifications of the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
+
+from defserve.client.conversation import ClientConversation, PendingRequest, peer_error
+from defserve.client.replies import Json, object_of, texts_of
+from defserve.core.json_values import is_object
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
+from defserve.serve.address import Challenged, SignInError, Unreachable
+
+ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateless": STATELESS_VERSIONS[-1]}
+"""The name of each era and its newest version. With the name alone, the server may answer with an older version."""
+
+PREFIX: Final = "io.modelcontextprotocol/"
+PROBE_SECONDS = 5.0
+"""How long a server may be silent at `server/discover`, and then at `initialize`, before it is started again."""
+UNSUPPORTED_VERSION = -32022
+
+# A server that answers the probe with one of these has understood it.
+STATELESS_ERRORS: Final = frozenset((-32020, -32021, UNSUPPORTED_VERSION))
+
+
+class ClientOffer(NamedTuple):
+    """What the client says about itself. `by_era` has the capabilities whose place differs between the eras."""
+
+    info: Json
+    capabilities: Json
+    by_era: Mapping[str, Mapping[str, Any]]
+
+    def of_era(self, era: str) -> Json:
+        return merged(self.by_era.get(era, {}), self.capabilities)
+
+
+class SessionTerms:
+    """What client and server agreed on, and what every request must carry (`envelope`)."""
+
+    __slots__ = ("version", "stateless", "server_info", "capabilities", "instructions", "envelope")
+
+    def __init__(self, version: str, result: Json, envelope: Json | None = None) -> None:
+        meta = object_of(result.get("_meta"))
+        self.version, self.stateless, self.envelope = version, envelope is not None, envelope or {}
+        self.server_info: Json = object_of(result.get("serverInfo") or meta.get(PREFIX + "serverInfo"))
+        self.capabilities: Json = object_of(result.get("capabilities"))
+        self.instructions: str | None = result.get("instructions")
+
+    def offering(self, extension: str) -> Json:
+        """The `_meta` of a request that offers one more extension of MCP than the others do."""
+        key = PREFIX + "clientCapabilities"
+        return {key: merged(object_of(self.envelope.get(key)), {"extensions": {PREFIX + extension: {}}})}
+
+    def with_envelope(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
+        """`params` with the envelope of this era in `_meta`. The caller's own members of `_meta` win."""
+        if not self.stateless:
+            return params
+        level = {PREFIX + "logLevel": log_level} if log_level else {}
+        return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
+
+
+Prepare: TypeAlias = Callable[[SessionTerms], Awaitable[None]]
+
+
+async def open_conversation(
+    conversation: ClientConversation,
+    offer: ClientOffer,
+    version: str | None,
+    within: float | None,
+    prepare: Prepare | None = None,
+) -> SessionTerms:
+    """Agree on a version: the given one, the newest of the given era, or if it is None the newest that both speak.
+
+    `prepare` is awaited after the server has answered and before it is told that we are ready.
+    Raises PeerError if the server speaks no version of ours.
+    """
+    agreement = await _agree(conversation, offer, version, within)
+    conversation.opened()
+    if prepare is not None:
+        await prepare(agreement)
+    if not agreement.stateless:
+        await _say_ready(conversation, within)
+    return agreement
+
+
+async def _say_ready(conversation: ClientConversation, within: float | None) -> None:
+    try:
+        async with asyncio.timeout(within):
+            await conversation.notify("notifications/initialized", {})
+    except TimeoutError:
+        raise PeerTimeout(f"the server did not take notifications/initialized within {within:g} s") from None
+
+
+async def _agree(
+    conversation: ClientConversation, offer: ClientOffer, version: str | None, within: float | None
+) -> SessionTerms:
+    if version == "handshake":
+        return await _initialize(conversation, offer, None, within)
+    if version == "stateless" and SILENT_SERVERS.has(conversation.target):
+        raise PeerTimeout("the server was silent at server/discover before: it speaks with a handshake only")
+    version = ERAS.get(version or "", version)
+    if version in STATELESS_VERSIONS:
+        return await _discover(conversation, offer, version, within)
+    if version in HANDSHAKE_VERSIONS:
+        return await _initialize(conversation, offer, version, within)
+    if version is not None:
+        known = (*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
+        all_of_them = f"use one of {', '.join(known)}; without one, it is negotiated"
+        raise UsageError(f"there is no protocol version {version!r}", fix=did_you_mean(version, known, all_of_them))
+    return await _negotiate(conversation, offer, within)
+
+
+async def _negotiate(conversation: ClientConversation, offer: ClientOffer, within: float | None) -> SessionTerms:
+    if SILENT_SERVERS.has(conversation.target):
+        try:
+            return await _initialize(conversation, offer, None, within)
+        except (PeerGone, PeerTimeout):
+            raise
+        except PeerError:
+            SILENT_SERVERS.discard(conversation.target)  # it is another one now
+    patience, is_late, is_gone = PROBE_SECONDS if within is None else min(within, PROBE_SECONDS), False, False
+    try:
+        return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
+    except PeerError as error:
+        # Servers of the handshake era meet the probe with an error of any kind, with silence, or by exiting.
+        if isinstance(error, Challenged | SignInError | Unreachable):
+            raise
+        if error.code in STATELESS_ERRORS and not _invites_handshake(error):
+            raise
+        is_late, is_gone = isinstance(error, PeerTimeout), isinstance(error, PeerGone)
+    can_restart = is_late and conversation.can_restart
+    try:
+        agreement = await _initialize(conversation, offer, None, patience if can_restart else within)
+    except PeerGone:
+        if not await conversation.reopen():
+            raise
+    except PeerTimeout:
+        # The probe has stopped it: a silence is met as an exit is.
+        if not can_restart:
+            raise
+        await conversation.restart()
+    except PeerError:
+        # It was slow to start, and has taken the probe for the beginning of the conversation meanwhile.
+        if not is_late:
+            raise
+        return await _discover(conversation, offer, STATELESS_VERSIONS[-1], within)
+    else:
+        if is_late or is_gone:
+            SILENT_SERVERS.add(conversation.target)
+        return agreement
+    agreement = await _initialize(conversation, offer, None, within)
+    SILENT_SERVERS.add(conversation.target)
+    return agreement
+
+
+def _invites_handshake(error: PeerError) -> bool:
+    """Whether an unsupported-version error names a handshake version among those the server does support."""
+    supported = texts_of(object_of(error.data).get("supported"))
+    return any(version in supported for version in HANDSHAKE_VERSIONS)
+
+
+async def _discover(
+    conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
+) -> SessionTerms:
+    try:
+        return await _discover_once(conversation, offer, version, within)
+    except PeerError as error:
+        # A refusal that names a version we speak invites to ask again with it.
+        if error.code != UNSUPPORTED_VERSION or (named := _named_version(error)) is None:
+            raise
+    return await _discover_once(conversation, offer, named, within)
+
+
+def _named_version(error: PeerError) -> str | None:
+    """The newest stateless version of ours that an unsupported-version error names."""
+    supported = texts_of(object_of(error.data).get("supported"))
+    named = [version for version in STATELESS_VERSIONS if version in supported]
+    return named[-1] if named else None
+
+
+async def _discover_once(
+    conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
+) -> SessionTerms:
+    envelope: Json = {
+        PREFIX + "protocolVersion": version,
+        PREFIX + "clientCapabilities": offer.of_era("stateless"),
+        PREFIX + "clientInfo": offer.info,
+    }
+    # Never cancelled: a server of the handshake era may fail on a notification before `initialize`.
+    found = object_of(
+        await conversation.request("server/discover", {"_meta": envelope}, within=within, cancellable=False)
+    )
+    supported = texts_of(found.get("supportedVersions"))
+    if version not in supported:
+        raise PeerError(
+            f"the server does not speak {version}; it names {', '.join(supported) or 'no version'}",
+            code=UNSUPPORTED_VERSION,
+            data={"supported": supported, "requested": version},
+        )
+    return SessionTerms(version, found, envelope)
+
+
+async def _initialize(
+    conversation: ClientConversation, offer: ClientOffer, pinned: str | None, within: float | None
+) -> SessionTerms:
+    version = pinned or HANDSHAKE_VERSIONS[-1]
+    params = {
+        "protocolVersion": version,
+        "capabilities": _capabilities_for(version, offer.of_era("handshake")),
+        "clientInfo": offer.info,
+    }
+    # The specification forbids cancelling `initialize`.
+    agreed = object_of(await conversation.request("initialize", params, within=within, cancellable=False))
+    spoken = agreed.get("protocolVersion")
+    if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
+        raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
+    return SessionTerms(spoken, agreed)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
+    """Both objects merged, at every depth. If both have a value, `over` wins."""
+    both = {**base, **over}
+    for name in base.keys() & over.keys():
+        if isinstance(base[name], dict) and isinstance(over[name], dict):
+            both[name] = merged(base[name], over[name])
+    return both
+
+
+def _capabilities_for(version: str, capabilities: Json) -> Json:
+    """Elicitation modes exist since 2025-11-25. Before that, `{}` meant forms, and there was nothing else."""
+    offer = copy.deepcopy(capabilities)
+    if "elicitation" in offer and "elicitation_url" not in features(version):
+        modes = offer.pop("elicitation")
+        if not modes or "form" in modes:
+            offer["elicitation"] = {}
+    return offer
+
+
+# -- News of a server as an async iterator.
+#
+# In the stateless era it is one `subscriptions/listen` request. In a session the notifications come anyway.
+
+
+UPDATED: Final = "notifications/resources/updated"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+SUBSCRIPTION: Final = PREFIX + "subscriptionId"
+
+MOST_KEPT: Final = 1_000
+
+# kind of news -> (its notification, its name in the listen filter)
+KINDS: Final = {
+    "tools": ("notifications/tools/list_changed", "toolsListChanged"),
+    "prompts": ("notifications/prompts/list_changed", "promptsListChanged"),
+    "resources": ("notifications/resources/list_changed", "resourcesListChanged"),
+}
+
+
+class News:
+    """One notification."""
+
+    __slots__ = ("method", "params")
+
+    def __init__(self, method: str, params: dict[str, Any]) -> None:
+        self.method, self.params = method, params
+
+    def __repr__(self) -> str:
+        return f"News({self.method!r}, {self.params!r})"
+
+
+NewsT = TypeVar("NewsT", bound=News)
+
+
+class NewsFilter(NamedTuple):
+    """Which news a listener wants."""
+
+    kinds: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+    def wire(self) -> dict[str, Any]:
+        wanted: dict[str, Any] = {KINDS[kind][1]: True for kind in self.kinds}
+        named = {"resourceSubscriptions": list(self.uris), "taskIds": list(self.tasks)}
+        return {**wanted, **{name: ids for name, ids in named.items() if ids}}
+
+    def matches(self, news: News) -> bool:
+        if news.method == UPDATED:
+            return news.params.get("uri") in self.uris
+        return any(KINDS[kind][0] == news.method for kind in self.kinds)
+
+
+class NewsStream(ABC, Generic[NewsT]):
+    """An async context manager and iterator. It ends when the server ends the stream or leaves.
+
+    Unread news are kept up to a limit; then the oldest are dropped.
+    """
+
+    def __init__(self, wanted: NewsFilter, listeners: set[NewsStream[Any]]) -> None:
+        self.wanted, self._listeners = wanted, listeners
+        self.honoured: dict[str, Any] = wanted.wire()
+        self._queue: asyncio.Queue[NewsT | PeerError | None] = asyncio.Queue()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Ask the server for news. Everything from now on is received."""
+        # Before asking: the first notification may come before the reply.
+        self._listeners.add(self)
+        try:
+            await self._begin()
+        except BaseException:
+            self._listeners.discard(self)
+            raise
+
+    async def close(self) -> None:
+        """Stop listening, and tell the server so."""
+        self._listeners.discard(self)
+        await self._finish()
+
+    @abstractmethod
+    async def _begin(self) -> None: ...
+
+    @abstractmethod
+    async def _finish(self) -> None: ...
+
+    @abstractmethod
+    def hear(self, news: News) -> None:
+        """Take a notification of the server, if it is one of ours."""
+
+    def _keep(self, news: NewsT) -> None:
+        # A slow reader must not fill the memory. The oldest news matter least.
+        if self._queue.qsize() >= MOST_KEPT:
+            self._queue.get_nowait()
+        self._queue.put_nowait(news)
+
+    def end(self, reason: PeerError | None = None) -> None:
+        """Let the reader finish the news that are there. Then iterating stops, or raises the reason."""
+        self._queue.put_nowait(reason)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> NewsT:
+        item = await self._queue.get()
+        if item is None or isinstance(item, PeerError):
+            self._queue.put_nowait(item)
+            raise item or StopAsyncIteration
+        return item
+
+
+class SessionNews(NewsStream[News]):
+    """Handshake era: list changes come to every session; each resource has a subscription of its own."""
+
+    def __init__(
+        self,
+        wanted: NewsFilter,
+        listeners: set[NewsStream[Any]],
+        subscribe: Callable[[str], Awaitable[object]],
+        unsubscribe: Callable[[str], Awaitable[object]],
+    ) -> None:
+        super().__init__(wanted, listeners)
+        self._subscribe, self._unsubscribe = subscribe, unsubscribe
+
+    async def _begin(self) -> None:
+        for uri in self.wanted.uris:
+            await self._subscribe(uri)
+
+    async def _finish(self) -> None:
+        self.end()
+        for uri in self.wanted.uris:
+            try:
+                await self._unsubscribe(uri)
+            except PeerError:
+                return
+
+    def hear(self, news: News) -> None:
+        if self.wanted.matches(news):
+            self._keep(news)
+
+
+class SubscribedNews(NewsStream[News]):
+    """Stateless era: one open `subscriptions/listen` request. Its id tags the notifications that belong to it."""
+
+    def __init__(
+        self,
+        wanted: NewsFilter,
+        listeners: set[NewsStream[Any]],
+        conversation: ClientConversation,
+        agreement: SessionTerms,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(wanted, listeners)
+        self._conversation, self._agreement, self._timeout = conversation, agreement, timeout
+        self._pending: PendingRequest | None = None
+        self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def _begin(self) -> None:
+        meta = self._agreement.offering("tasks") if self.wanted.tasks else {}
+        params = self._agreement.with_envelope({"notifications": self.wanted.wire(), "_meta": meta}, None)
+        pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
+        pending.reply.add_done_callback(self._ended)
+        await asyncio.wait(
+            (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._acknowledged.done():
+            return
+        if not pending.reply.done():
+            self._conversation.cancel(pending, "timed out")
+            raise PeerTimeout(f"no acknowledgement of subscriptions/listen within {self._timeout:g} s")
+        raise peer_error(pending.reply.result().error or {"message": "subscriptions/listen ended before it began"})
+
+    async def _finish(self) -> None:
+        self.end()
+        if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
+            await asyncio.shield(sent)
+
+    def hear(self, news: News) -> None:
+        tag = object_of(news.params.get("_meta")).get(SUBSCRIPTION)
+        if self._pending is None or tag != self._pending.id:
+            return
+        if news.method != ACKNOWLEDGED:
+            self._keep(news)
+        elif not self._acknowledged.done():
+            self.honoured = object_of(news.params.get("notifications"))
+            self._acknowledged.set_result(None)
+
+    def _ended(self, reply: asyncio.Future[Any]) -> None:
+        error = None if reply.cancelled() else reply.exception()
+        self.end(error if isinstance(error, PeerError) else None)
+
+
+# -- Which servers are silent at `server/discover`, or leave: that costs seconds once, then `initialize` comes first.
+#
+# A program remembers for as long as it runs. The command line, which runs anew for each command, remembers in a file.
+
+
+MAX_SERVERS: Final = 256
+MAX_FILE_BYTES: Final = 64 * 1024
+REMEMBERED_SECONDS: Final = 30 * 86_400.0
+_KEY_LENGTH: Final = 32
+
+
+class SilentServers:
+    """Servers by their target: a command or an address. Only a digest is kept, because both may hold secrets."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._file = ""
+
+    def use_file(self, path: str) -> None:
+        """Remember in a file too. One that cannot be read or written is as good as none."""
+        if path != self._file:
+            self._file = path
+            self._since = {**_read_cache(path), **self._since}
+
+    def has(self, target: str) -> bool:
+        """Whether a server was silent in the last days. An empty target is unknown."""
+        since = self._since.get(_cache_key(target)) if target else None
+        return since is not None and self._clock() - REMEMBERED_SECONDS < since <= self._clock()
+
+    def add(self, target: str) -> None:
+        if target and not self.has(target):
+            self._since[_cache_key(target)] = self._clock()
+            while len(self._since) > MAX_SERVERS:
+                del self._since[min(self._since, key=lambda key: self._since[key])]
+            self._write()
+
+    def discard(self, target: str) -> None:
+        if self._since.pop(_cache_key(target), None) is not None:
+            self._write()
+
+    def clear(self) -> None:
+        """Forget all, and the file."""
+        self._since, self._file = {}, ""
+
+    def _write(self) -> None:
+        if not self._file:
+            return
+        draft = f"{self._file}.{os.getpid()}"
+        try:
+            os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)
+            with open(draft, "w", encoding="utf-8") as file:
+                json.dump(self._since, file)
+            os.replace(draft, self._file)
+        except OSError:
+            return
+
+
+def _cache_key(target: str) -> str:
+    return sha256(target.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def _read_cache(path: str) -> dict[str, float]:
+    try:
+        with open(path, "rb") as file:
+            content: Any = json.loads(file.read(MAX_FILE_BYTES + 1))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not is_object(content):
+        return {}
+    items = [(key, since) for key, since in content.items() if _is_time(since) and len(key) == _KEY_LENGTH]
+    return {key: float(since) for key, since in items[:MAX_SERVERS]}
+
+
+def _is_time(since: object) -> bool:
+    """Whether it is a number of seconds. An integer may be larger than any float."""
+    return type(since) in (int, float) and 0 <= cast(float, since) < 2**53
+
+
+SILENT_SERVERS: Final = SilentServers()
+"""Those of this process."""
+
+
+def cache_file() -> str:
+    """Where the command line remembers."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(folder, "defserve", "silent-servers.json")

@@ -1,0 +1,371 @@
+"""A request of ours, from the moment it is sent to its reply: who follows it, its deadline, its reply.
+
+And what the peer sends beside replies: notifications, and requests of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from time import monotonic
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from defserve.client.replies import CutMessage, Unreadable, UnreadableReply, number_of, text_of
+from defserve.core.messages import (
+    INTERNAL_ERROR,
+    PARSE_ERROR,
+    Id,
+    Malformed,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    encode,
+    is_id,
+)
+from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.serve.threads import Arrival
+
+Progress: TypeAlias = Callable[[float, float | None, str | None], object]
+"""Called with progress, total and message."""
+Heard: TypeAlias = Callable[[str, dict[str, Any]], object]
+"""Called with the method and params of a notification."""
+Answer: TypeAlias = Callable[[Request], Awaitable[Any]]
+"""Gives the result of a request of the peer; a ProtocolError becomes its error."""
+
+T = TypeVar("T")
+
+
+class RequestObserver(Protocol):
+    """Follows one request, which may be sent several times."""
+
+    def begins(self) -> Id:
+        """The request is about to be sent. Gives its id, which must be new."""
+        ...
+
+    def waits(self) -> bool:
+        """The deadline has passed. Whether to wait once more."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the request may be sent again after a failure."""
+        ...
+
+
+class Follower(Protocol):
+    """Hears what belongs to one request that is passed on for somebody else, who has a progress `token` of their own.
+
+    See `ClientConversation.forward`. None: the conversation's own handler.
+    """
+
+    @property
+    def token(self) -> Any: ...
+
+    @property
+    def on_notification(self) -> Heard | None: ...
+
+    @property
+    def on_request(self) -> Answer | None: ...
+
+
+class Forward:
+    """A `Follower` made of functions."""
+
+    __slots__ = ("on_notification", "on_request", "token")
+
+    def __init__(self, on_notification: Heard | None, on_request: Answer | None, token: Any) -> None:
+        self.on_notification, self.on_request, self.token = on_notification, on_request, token
+
+
+class PendingRequest:
+    """A request that was sent: its id, and a future for the whole reply.
+
+    task     exchanges it, on a link where every request has an exchange of its own and nobody waits for this one
+    unsent   what to await before the reply: the link has not written all of it yet
+    """
+
+    __slots__ = ("id", "method", "reply", "on_progress", "forward", "task", "unsent", "_timer")
+
+    def __init__(
+        self, id: Id, method: str, on_progress: Progress | None = None, forward: Follower | None = None
+    ) -> None:
+        self.unsent: Awaitable[None] | None = None
+        self.id, self.method, self.on_progress, self.forward = id, method, on_progress, forward
+        self.task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.reply: asyncio.Future[Reply] = Arrival(loop=asyncio.get_running_loop())
+
+    def expire(self, within: float, waits: Callable[[], object]) -> None:
+        """Fail with PeerTimeout in `within` seconds, unless `waits` then says to wait as long again."""
+
+        def over() -> None:
+            if self.reply.done():
+                return
+            if waits():
+                self._timer = loop.call_later(within, over)
+            else:
+                self.reply.set_exception(PeerTimeout(f"no answer to {self.method} within {within:g} s"))
+
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(within, over)
+
+    async def unless_settled(self, work: Awaitable[T]) -> T | None:
+        """Await `work`. Gives it up, for None, once there is a reply, the deadline has passed or the peer has left."""
+
+        task, is_over, is_given_up = asyncio.current_task(), False, False
+        assert task is not None
+        others = task.cancelling()
+
+        def give_up(_: object) -> None:
+            nonlocal is_given_up
+            if not is_over:  # the work may be done at the same moment
+                is_given_up = True
+                task.cancel()
+
+        # `asyncio.timeout` in a few lines: a proxy does this for every call.
+        self.reply.add_done_callback(give_up)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if is_given_up and task.uncancel() <= others:
+                return None
+            raise
+        finally:
+            is_over = True
+            self.reply.remove_done_callback(give_up)
+
+    def settle(self) -> None:
+        """Nobody waits any more."""
+        if self.reply.done():
+            retrieve(self.reply)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def retrieve(reply: asyncio.Future[Reply]) -> None:
+    """A reply that nobody waits for any more must not be reported as an unretrieved exception."""
+    if not reply.cancelled():
+        reply.exception()
+
+
+# -- What the peer sends: each message goes to whoever waits for it, follows it, or answers it.
+#
+# It knows two methods by name: `notifications/cancelled` and `notifications/progress`.
+
+
+MOST_LOGGED: Final = 10
+"""What is wrong with messages, for one conversation: a peer must not fill our log."""
+MOST_MALFORMED = 10_000
+"""Lines in a row. Programs print much on the wrong stream and are sound: they get to their messages."""
+ROW_SECONDS: Final = 1.0
+"""Silence ends a row: a line that keeps a connection alive does no harm, however often it comes."""
+
+log = logging.getLogger("defserve.client")
+
+
+class IncomingMessages:
+    """Takes the messages of one conversation.
+
+    `pending` are its open requests. A request that is answered is taken out of it. `malformed` counts the lines since
+    the last message.
+    """
+
+    __slots__ = (
+        "malformed", "shown", "_answering", "_logged", "_malformed_at", "_on_notification", "_on_request", "_pending",
+    )  # fmt: skip
+
+    def __init__(
+        self, pending: dict[Id, PendingRequest], answering: PeerRequests, on_request: Answer, on_notification: Heard
+    ) -> None:
+        self.shown: Callable[[bytes], bytes | str] = bytes
+        self.malformed = self._logged = 0
+        self._malformed_at = 0.0
+        self._pending, self._answering = pending, answering
+        self._on_request, self._on_notification = on_request, on_notification
+
+    def take(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
+        """Take one message. `beside`: the request on whose stream it came.
+
+        Raises PeerGone if the peer sends so many lines that are no messages that none is to be expected.
+        """
+        if isinstance(message, Malformed):
+            self._count_malformed()
+        else:
+            self.malformed = 0
+        try:
+            self._dispatch(message, data, beside)
+        except Exception:  # whatever the peer says, the next message is read
+            log.exception("a message could not be taken: %.200r", self.shown(data))
+
+    def awaited(self, id: Id | None) -> asyncio.Future[Reply] | None:
+        """The reply that request `id` waits for. The request counts as answered from now on."""
+        pending = self._pending.pop(id, None) if id is not None else None
+        return None if pending is None or pending.reply.done() else pending.reply
+
+    def _dispatch(self, message: Message, data: bytes, beside: PendingRequest | None) -> None:
+        forward = None if beside is None else beside.forward
+        if isinstance(message, Reply):
+            self._replied(message, data)
+        elif isinstance(message, Notification):
+            self._notified(message, forward)
+        elif isinstance(message, Request) and message.id in self._answering.tasks:
+            self._warn("skipped a request whose id is in use", data)
+        elif isinstance(message, Request) and self._answering.is_full:
+            log.debug("skipped a request: the peer does not read its answers: %.200r", self.shown(data))
+        elif isinstance(message, Request):
+            answer = forward.on_request if forward else None
+            self._answering.start(self._answering.answer(message, answer or self._on_request), message.id)
+        else:
+            self._malformed(message, data, beside)
+
+    def _replied(self, reply: Reply, data: bytes) -> None:
+        if awaited := self.awaited(reply.id):
+            awaited.set_result(reply)
+        else:
+            log.debug("a reply that nobody waits for: %.200r", self.shown(data))
+
+    def _count_malformed(self) -> None:
+        now = monotonic()
+        self.malformed = 1 if now - self._malformed_at > ROW_SECONDS else self.malformed + 1
+        self._malformed_at = now
+        if self.malformed > MOST_MALFORMED:
+            self.malformed = 0
+            raise PeerGone(
+                f"it sent more than {MOST_MALFORMED:,} lines in a row that are no JSON-RPC messages"
+                "\n  fix: have it write what it logs to standard error"
+            )
+
+    def _warn(self, problem: str, data: bytes) -> None:
+        """Log what is wrong with a message. Only the first times: what the peer sends has no end."""
+        self._logged += 1
+        if self._logged <= MOST_LOGGED:
+            more = "; more of this peer's messages are skipped silently" if self._logged == MOST_LOGGED else ""
+            log.warning("%s: %.200r%s", problem, self.shown(data), more)
+
+    def _malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
+        why = f"longer than {data.limit} bytes" if isinstance(data, CutMessage) else message.message
+        self._warn(f"skipped a line that is not a message ({why})", data)
+        id = message.id
+        # A line that can be read, and names no request of ours, answers none.
+        if id is None and message.code == PARSE_ERROR and (line := Unreadable(data)).is_reply:
+            # Who waits for it would wait to the limit.
+            meant = [beside.id] if beside is not None else list(self._pending)
+            id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None
+        if awaited := self.awaited(id):
+            awaited.set_result(UnreadableReply(id, message.code, why))
+
+    def _notified(self, note: Notification, forward: Follower | None) -> None:
+        if note.method == "notifications/cancelled":
+            id = note.params.get("requestId")
+            if is_id(id):
+                self._answering.cancel(id)
+        elif note.method == "notifications/progress" and self._progressed(note.params):
+            return
+        own = forward.on_notification if forward else None
+        self._hand(own or self._on_notification, note.method, note.params)
+
+    def _hand(self, heard: Heard, method: str, params: dict[str, Any]) -> None:
+        try:
+            heard(method, params)
+        except Exception:
+            log.exception("the handler of %s failed", method)
+
+    def _progressed(self, params: dict[str, Any]) -> bool:
+        """Tell whoever wants the progress of this request. Whether nobody else may hear it."""
+        token = params.get("progressToken")
+        pending = self._pending.get(token) if is_id(token) else None
+        if pending is None:
+            return False
+        if (forward := pending.forward) is not None:
+            if forward.on_notification is not None:
+                own = params if forward.token is None else {**params, "progressToken": forward.token}
+                self._hand(forward.on_notification, "notifications/progress", own)
+            return True
+        if pending.on_progress is None:
+            return False
+        progress, total = number_of(params.get("progress")), number_of(params.get("total"))
+        try:
+            pending.on_progress(progress or 0, total, text_of(params.get("message")))
+        except Exception:
+            log.exception("the progress handler of %s failed", pending.method)
+        return False
+
+
+# -- The peer's own requests. Each is answered in a task, which ends when the peer cancels the request.
+
+
+MAX_PEER_REQUESTS: Final = 1_024
+
+
+class PeerRequests:
+    """`tasks` are the answers under way, by the id of their request. `send` takes an encoded answer."""
+
+    __slots__ = ("tasks", "_send", "_own_work")
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        self.tasks: dict[object, asyncio.Task[None]] = {}
+        self._send, self._own_work = send, 0
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the peer waits for a person or a handler of ours.
+
+        It does not while an answer is being written: that is for the peer to read. Nor for a ping, which needs no work.
+        """
+        return self._own_work > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many answers are under way that no more are begun. A peer may ask, and not read the answers."""
+        return len(self.tasks) >= MAX_PEER_REQUESTS
+
+    def start(self, work: Coroutine[Any, Any, None], id: Id | None = None, *, is_own_work: bool = False) -> None:
+        """Run `work` in a task. `is_own_work`: the peer waits for all of it."""
+        key = object() if id is None else id
+        task = self.tasks[key] = asyncio.create_task(work)
+        self._own_work += is_own_work
+
+        def forget(_: object) -> None:
+            self.tasks.pop(key, None)
+            self._own_work -= is_own_work
+
+        task.add_done_callback(forget)
+
+    async def _work(self, work: Awaitable[T]) -> T:
+        self._own_work += 1
+        try:
+            return await work
+        finally:
+            self._own_work -= 1
+
+    def cancel(self, id: Id) -> None:
+        if task := self.tasks.get(id):
+            task.cancel()
+
+    async def answer(self, request: Request, answer: Answer) -> None:
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
+        try:
+            found = answer(request)
+            reply["result"] = await (found if request.method == "ping" else self._work(found))
+        except ProtocolError as error:
+            data = {} if error.data is None else {"data": error.data}
+            reply["error"] = {"code": error.code, "message": error.message, **data}
+        except Exception as error:
+            log.exception("answering %s failed", request.method)
+            reply["error"] = {"code": INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
+        try:
+            await self._send(_encoded(reply, request))
+        except PeerError as error:
+            log.debug("the peer did not take the answer to %s: %s", request.method, error)
+
+
+def _encoded(reply: dict[str, Any], request: Request) -> bytes:
+    try:
+        return encode(reply)
+    except ValueError as error:
+        log.error("the answer to %s has no JSON form: %s", request.method, error)
+        failure = {"code": INTERNAL_ERROR, "message": "the answer has no JSON form"}
+        return encode({"jsonrpc": "2.0", "id": request.id, "error": failure})

@@ -1,0 +1,252 @@
+"""The connection of a client: whole JSON messages in, whole JSON messages out.
+
+Also how it gets its credentials (`ClientAuth`), where the sign-in to a server is kept, and how long one peer may keep
+the event loop busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from urllib.parse import urlsplit
+
+from defserve.auth.oauth import http_address
+from defserve.core.messages import Id, Message, Reply, Request
+from defserve.errors import PeerError, PeerGone
+from defserve.stores.files import config_file
+
+Hear: TypeAlias = Callable[[Message, bytes], Awaitable[None]]
+"""Takes a message that came beside an answer, and its bytes."""
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Gives the addresses that a connection to a host and port may go to, in order. Raises Refused if there are none."""
+
+
+class HttpChallenge(NamedTuple):
+    """A request that an HTTP server refused for its credentials. `sent` is the `Authorization` it had, or empty.
+
+    `peers` are the IP addresses that the server was ever reached at.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    sent: str
+    peers: Collection[str]
+
+
+class Authorizer(Protocol):
+    """Gives the credentials of requests to one server, and renews them."""
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """The headers, in lower case, that a request to `url` needs; empty if nothing is known yet."""
+        ...
+
+    async def refused(self, challenge: HttpChallenge) -> bool:
+        """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
+        ...
+
+    def taken(self, headers: Mapping[str, str]) -> None:
+        """The server took a request; these are the headers of its response."""
+        ...
+
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether a person, or an issuer, has to do something first."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give up what is under way."""
+        ...
+
+
+class ClientAuth(Protocol):
+    """How a client gets its credentials: `SignIn`, `ClientCredentials` and others."""
+
+    def authorizer(self, url: str) -> Authorizer:
+        """Who gives the credentials for the server at `url`. Raises UsageError if they could not be sent there."""
+        ...
+
+
+class Lost:
+    """The request `id` will not be answered any more, but the link is still open. `error` says why."""
+
+    __slots__ = ("id", "error")
+
+    def __init__(self, id: Id, error: PeerError) -> None:
+        self.id, self.error = id, error
+
+
+class SessionLost(PeerGone):
+    """The server no longer knows our session. It has refused the message, and done nothing of what it says."""
+
+    def __init__(self) -> None:
+        super().__init__("the server ended the session")
+
+
+class Link(Protocol):
+    """A connection to one server. Memory, stdio, HTTP and WebSocket each have one.
+
+    A link that needs parts of a message (for headers or streams) reads the JSON itself.
+    """
+
+    async def send(self, message: bytes) -> None:
+        """Send one JSON message, without a line feed.
+
+        Raises PeerGone if the server is gone, PeerError if it refuses the message. A request that was sent may still
+        be reported as `Lost` later.
+        """
+        ...
+
+    async def receive(self) -> bytes | Lost | None:
+        """The next message, or a lost request, or None once the server is gone.
+
+        A link that knows why the server left raises PeerGone with the reason instead.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Disconnect. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class TargetedLink(Protocol):
+    """A link that knows what it leads to, so that something can be remembered about it."""
+
+    @property
+    def target(self) -> str:
+        """The command or address, the same at each start."""
+        ...
+
+
+@runtime_checkable
+class ReopenableLink(Protocol):
+    """A link that can connect to the same server anew, after the server has left."""
+
+    async def reopen(self) -> None:
+        """Connect anew. Raises PeerGone if the server cannot be started or reached."""
+        ...
+
+
+@runtime_checkable
+class PushingLink(Link, Protocol):
+    """A link that takes messages at once, and hands them out the moment they come: no task has to wait for them."""
+
+    def write(self, message: bytes) -> Awaitable[None] | None:
+        """Like `send`, but done if it gives None. Else the server has not taken it yet: await what it gives."""
+        ...
+
+    def push(self, take: Callable[[bytes], None], gone: Callable[[PeerGone], None]) -> None:
+        """From now on call `take` with each message and `gone` at the end, instead of being asked by `receive`."""
+        ...
+
+
+@runtime_checkable
+class ExchangingLink(Link, Protocol):
+    """A link on which every request has an exchange of its own, so that nobody has to match answers with requests."""
+
+    on_session_lost: Callable[[], object] | None
+    """Called if the link learns, beside any message of ours, that the server no longer knows our session.
+
+    If it is None, the end of the session is the end of the link.
+    """
+
+    @property
+    def session_id(self) -> str | None:
+        """The id of the session, if the server opened one."""
+        ...
+
+    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+        """Send a request (`message` has its bytes) and wait for its answer. Cancelling it closes the exchange.
+
+        Raises SessionLost, PeerGone if the answer is lost, PeerError if the server refuses the request.
+        """
+        ...
+
+    def forget_session(self) -> None:
+        """The next request opens a new session."""
+        ...
+
+
+@runtime_checkable
+class SigningInLink(Protocol):
+    """A link that may have to sign in before the server takes a request. That has limits of its own."""
+
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether it does so now."""
+        ...
+
+
+@runtime_checkable
+class PollingLink(Protocol):
+    """A link whose server may end a response before the answer, which is then asked for again."""
+
+    on_hang_up: Callable[[Id], object] | None
+    """Called with the id of the request."""
+
+
+# -- Where the sign-in to a server is kept. It imports little, because every command with an address looks there.
+
+
+SIGN_IN_FOLDER: Final = "sign-ins"
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def canonical(url: str) -> str:
+    """The one way in which the address of a server is written: as a key, not to connect to."""
+    try:
+        parts = urlsplit(http_address(url.strip()))
+        host, port = (parts.hostname or "").lower(), parts.port
+    except ValueError:
+        return url
+    named = f"[{host}]" if ":" in host else host
+    place = named if port in (None, _PORTS.get(parts.scheme)) else f"{named}:{port}"
+    return f"{parts.scheme}://{place}{parts.path.rstrip('/')}{f'?{parts.query}' if parts.query else ''}"
+
+
+def sign_in_file(url: str, folder: Path | None = None) -> Path:
+    """The file of the sign-in to a server."""
+    name = hashlib.sha256(canonical(url).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return (folder or config_file(SIGN_IN_FOLDER)) / f"{name}.json"
+
+
+def has_sign_in(url: str) -> bool:
+    """Whether this user has signed in to a server."""
+    return os.path.isfile(sign_in_file(url))
+
+
+# -- How long one peer may keep the event loop busy at a time. All the others share it.
+
+
+TURN_SECONDS: Final = 0.002
+MAX_PIECE: Final = 4 * 1024
+"""Bytes. A piece of nothing but line ends is read in a few milliseconds."""
+
+
+class Turns:
+    """Counts the time that is spent on what one stream brings. Once it is too much, other tasks have a turn."""
+
+    __slots__ = ("_spent",)
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+
+    async def spend(self, since: float) -> None:
+        """Count the time since then, as `monotonic` gives it."""
+        self._spent += monotonic() - since
+        if self._spent > TURN_SECONDS:
+            self._spent = 0.0
+            await asyncio.sleep(0)
+
+
+def pieces(data: bytes) -> Iterable[bytes]:
+    """The data in parts that are read quickly, whatever is in them."""
+    if len(data) <= MAX_PIECE:
+        return (data,)
+    return (data[place : place + MAX_PIECE] for place in range(0, len(data), MAX_PIECE))

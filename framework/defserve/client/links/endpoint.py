@@ -1,0 +1,214 @@
+"""One HTTP address: its connections, redirects, size limits, refusals, and credentials that are renewed if refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pydantic_core import from_json
+
+from defserve.client.conversation import peer_error
+from defserve.client.link import Authorizer, HttpChallenge, Resolve
+from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, ProxiedResponse, is_proxied
+from defserve.client.links.http_connection import Broken, Response
+from defserve.client.replies import object_of
+from defserve.core.messages import INVALID_REQUEST
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.serve.address import Challenged, HttpRefusal, Unreachable
+from defserve.version import VERSION
+
+HttpResponse: TypeAlias = Response | ProxiedResponse
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+ACCEPT: Final = {"accept": f"{JSON}, {EVENTS}"}
+ACCEPT_AND_SEND: Final = {**ACCEPT, "content-type": JSON}
+REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+
+LONGEST_MESSAGE = 64 * 1024 * 1024
+LONGEST_REFUSAL = 64 * 1024
+LONGEST_QUOTE = 200
+MOST_REDIRECTS = 3
+
+
+class HttpExchange(NamedTuple):
+    """A request as it was sent, and the head of its response."""
+
+    method: str
+    address: str
+    headers: Mapping[str, str]
+    content: bytes | None
+    response: HttpResponse
+
+
+class Endpoint:
+    """The address of a server. Connections are kept and reused. With `resolve` there is never a proxy on the way.
+
+    Raises UsageError for an address or a header that cannot be used, and without httpx2 if there is a proxy on the way.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None = None) -> None:
+        try:
+            self._address = Address(url)
+        except ValueError:
+            raise UsageError(
+                f"{url!r} is not an http(s) address", fix="write it in full: http://127.0.0.1:8000/mcp"
+            ) from None
+        self._given = given = {"user-agent": f"defserve/{VERSION}", **headers}
+        self.watcher: Callable[[HttpExchange], object] | None = None
+        """Called with every exchange, once the head of its response is there."""
+        try:
+            self._http = (
+                ProxiedClient(self._address, given)
+                if resolve is None and is_proxied(self._address)
+                else HttpClient(self._address, given, resolve)
+            )
+        except ValueError as error:
+            raise UsageError(str(error), fix="give header names and values in plain ASCII, on one line") from None
+
+    def __str__(self) -> str:
+        return str(self._address)
+
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether requests wait until somebody has signed in."""
+        return False
+
+    async def send(
+        self, method: str, headers: Mapping[str, str], content: bytes | None = None, *, repeatable: bool = False
+    ) -> HttpResponse:
+        """Send a request. The response has its head; the caller reads the body and closes the response.
+
+        A `repeatable` request may be sent again if a kept connection ends before the server answers.
+        Raises Broken if the connection fails, PeerError for a redirect that is not followed.
+        """
+        whole = {**(ACCEPT_AND_SEND if content else ACCEPT), **headers}
+        for _ in range(MOST_REDIRECTS + 1):
+            response = await self._http.send(method, self._address.target, whole, content, repeatable=repeatable)
+            if self.watcher is not None:
+                self.watcher(HttpExchange(method, str(self), {**self._given, **whole}, content, response))
+            if response.status not in REDIRECTS or "location" not in response.headers:
+                return response
+            await response.aclose()
+            self._move(response)
+        raise PeerError(f"{self} redirects too often")
+
+    def _move(self, response: HttpResponse) -> None:
+        """The server is elsewhere. Followed only within the origin, because of the credentials."""
+        location = response.headers["location"]
+        try:
+            there = self._address.join(location)
+        except ValueError:
+            raise PeerError(f"{self} redirects to {location[:LONGEST_QUOTE]!r}, which is not an address") from None
+        if there.origin != self._address.origin or response.status not in (307, 308):
+            raise PeerError(f"{self} redirects to {there}; if that is the server, use that address")
+        self._address = there
+
+    async def refusal(self, response: HttpResponse) -> PeerError | None:
+        """The error for an error status, in the server's words; None if the status is not an error.
+
+        `data` has the `status` of an HTTP error, and the `challenge` if credentials were refused.
+        """
+        status = response.status
+        if status < 400:
+            return None
+        body = (await response.start(LONGEST_REFUSAL))[:LONGEST_REFUSAL]
+        challenge = response.headers.get("www-authenticate")
+        if status in (401, 403) and challenge:
+            return Challenged(self, status, challenge)
+        reply = _reply_of(body) if media_type(response) == JSON else {}
+        error = object_of(reply.get("error"))
+        if error and (reply.get("id") is not None or error.get("code") != INVALID_REQUEST):
+            return peer_error(error)
+        # Such an error without an id was made before the message was read: it is about HTTP.
+        words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:LONGEST_QUOTE]
+        text = f"{self} answered HTTP {status} {response.reason}".rstrip()
+        data = {**object_of(error.get("data")), "status": status}
+        return HttpRefusal(f"{text}: {words}" if words else text, data=data)
+
+    def unreachable(self, error: Broken) -> PeerGone:
+        return Unreachable(f"{self} cannot be reached: {error}")
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+    """The headers with a bearer token, if there is one."""
+    return {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
+
+
+def media_type(response: HttpResponse) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def body_of(response: HttpResponse) -> bytes:
+    """The whole body. Raises PeerError if it is too long for a message."""
+    body = await response.start(LONGEST_MESSAGE)
+    if len(body) > LONGEST_MESSAGE:
+        raise PeerError(f"the server sent an answer of more than {LONGEST_MESSAGE} bytes")
+    return body
+
+
+def _reply_of(body: bytes) -> dict[str, Any]:
+    try:
+        return object_of(from_json(body))
+    except ValueError:
+        return {}
+
+
+# -- An endpoint whose credentials may change: they are asked for with each request, and renewed if they are refused.
+
+
+MAX_AUTH_ROUNDS: Final = 3
+"""How often one request is sent again with other credentials: a nonce, a sign-in, more scopes."""
+REFUSED_STATUSES: Final = frozenset((401, 403))
+AUTHORIZATION: Final = "authorization"
+
+
+class AuthorizedEndpoint(Endpoint):
+    """Sends what `authorizer` gives with every request, and asks it what to do about a refusal."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None, authorizer: Authorizer) -> None:
+        super().__init__(url, headers, resolve)
+        self._authorizer = authorizer
+
+    async def send(
+        self, method: str, headers: Mapping[str, str], content: bytes | None = None, *, repeatable: bool = False
+    ) -> HttpResponse:
+        """See `Endpoint.send`. A refused request was not acted on, so it is sent again. Raises SignInError too."""
+        for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
+            shown = await self._authorizer.headers(method, self._address.url)
+            response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable)
+            if response.status not in REFUSED_STATUSES:
+                self._authorizer.taken(response.headers)
+                return response
+            sent = shown.get(AUTHORIZATION, "")
+            refusal = HttpChallenge(response.status, response.headers, sent, self._http.peers)
+            if not left or not await self._authorizer.refused(refusal):
+                return response
+            await response.aclose()
+        raise AssertionError("unreachable")
+
+    @property
+    def is_signing_in(self) -> bool:
+        return self._authorizer.is_signing_in
+
+    async def aclose(self) -> None:
+        """Close the connections, and give up a sign-in that is under way."""
+        await self._authorizer.aclose()
+        await super().aclose()
+
+
+def endpoint_at(
+    url: str,
+    headers: Mapping[str, str] | None,
+    token: str | None,
+    resolve: Resolve | None,
+    authorizer: Authorizer | None,
+) -> Endpoint:
+    """The endpoint at an address, with a fixed token, with an authorizer, or with neither."""
+    whole = authorized(headers, token)
+    if authorizer is None:
+        return Endpoint(url, whole, resolve)
+    return AuthorizedEndpoint(url, whole, resolve, authorizer)

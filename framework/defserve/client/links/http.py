@@ -1,0 +1,508 @@
+"""A server at an http(s) address (Streamable HTTP, both eras): each message is a POST, the response is JSON or an event
+stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from pydantic_core import from_json
+
+from defserve.base.concurrency import BackgroundTasks
+from defserve.client.conversation import peer_error
+from defserve.client.eras import PREFIX
+from defserve.client.link import Authorizer, Hear, Lost, Resolve, SessionLost
+from defserve.client.links.endpoint import (
+    EVENTS,
+    JSON,
+    LONGEST_MESSAGE,
+    HttpExchange,
+    HttpResponse,
+    body_of,
+    endpoint_at,
+    media_type,
+)
+from defserve.client.links.event_streams import (
+    EventStreams,
+    Polling,
+    SseParser,
+    answers_without_session,
+    refuses_session,
+)
+from defserve.client.links.http_connection import Broken
+from defserve.client.replies import object_of, read_raw_reply
+from defserve.core.json_values import is_array
+from defserve.core.messages import Id, Message, Notification, Reply, Request, encode
+from defserve.core.messages import message as message_of
+from defserve.errors import PeerError, PeerGone
+from defserve.protocols.mcp.tool_options import param_headers
+from defserve.serve.http.request_heads import METHOD, NAME, NAMED_BY, SENTINEL, SENTINEL_END, VERSION
+
+SESSION: Final = "Mcp-Session-Id"
+HEADER_MISMATCH: Final = -32020
+
+# They change nothing, so a kept connection that ends under them is no reason to fail.
+REPEATABLE: Final = frozenset(
+    (
+        "ping",
+        "server/discover",
+        "tools/list",
+        "resources/list",
+        "resources/templates/list",
+        "prompts/list",
+        "completion/complete",
+        "logging/setLevel",
+    )
+)
+
+MOST_REQUESTS = 100
+MOST_WAITING = 256
+TELL_SECONDS = 30.0
+
+# A server may open the stream only when it has something to say.
+LISTEN_SECONDS = 0.25
+FAREWELL_SECONDS = 2.0
+
+log = logging.getLogger("defserve.client")
+
+
+class HttpLink:
+    """Speaks to one endpoint. Nothing is sent before the first message.
+
+    headers   sent with every request
+    token     a bearer token, sent as `Authorization`
+    authorizer  gives tokens as they are needed, instead of `token`
+    resolve   gives the addresses that each connection may go to
+    listens   whether a session opens the stream of messages that are not responses (handshake era)
+
+    If one request fails, it is `Lost` with the reason, and the link stays open. If the server ends the session, the
+    link ends. In the stateless era, cancelling a request closes its stream. If the environment names a proxy for the
+    address, httpx2 is needed: raises UsageError without it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        listens: bool = True,
+        resolve: Resolve | None = None,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        self._endpoint = endpoint_at(url, headers, token, resolve, authorizer)
+        self._tasks = BackgroundTasks()
+        self._streams = EventStreams(self._endpoint, self._hear, self._tasks.start, self._overhear)
+        self._listens = listens
+        self._session: str | None = None
+        self._version: str | None = None
+        self._stateless: str | None = None
+        self._tool_headers = ToolHeaders()
+        self._inbox: asyncio.Queue[bytes | Lost | PeerGone | None] = asyncio.Queue(MOST_WAITING)
+        self._room = asyncio.Semaphore(MOST_REQUESTS)
+        self._asking: dict[Id, asyncio.Task[None]] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self._listened = asyncio.Event()
+        self._closed = False
+        self.on_hang_up: Callable[[Id], object] | None = None
+        """See `PollingLink`."""
+        self.on_session_lost: Callable[[], object] | None = None
+        """Called if the stream or an answer says that the session is over. If None, that is the end of the link."""
+
+    @property
+    def session_id(self) -> str | None:
+        """The id of the session, if the server opened one."""
+        return self._session
+
+    @property
+    def target(self) -> str:
+        """The address."""
+        return str(self._endpoint)
+
+    @property
+    def is_signing_in(self) -> bool:
+        """Whether requests wait until somebody has signed in."""
+        return self._endpoint.is_signing_in
+
+    def watch(self, watcher: Callable[[HttpExchange], object]) -> None:
+        """Have `watcher` called with every HTTP exchange, once the head of its response is there."""
+        self._endpoint.watcher = watcher
+
+    async def send(self, message: bytes) -> None:
+        """Send one message. The answer to a request comes later.
+
+        Raises PeerGone if the server is gone, PeerError if it refuses the message.
+        """
+        if self._closed:
+            raise PeerGone("the client was closed")
+        # Not `decode`: the server decides how deep our own arguments may be.
+        said = message_of(from_json(message))
+        if isinstance(said, Request):
+            task = self._asking[said.id] = self._tasks.start(self._ask(said, message), f"defserve.client {said.method}")
+            task.add_done_callback(lambda done: self._asked(said.id, done))
+        elif isinstance(said, Notification) and said.method == "notifications/cancelled":
+            await self._cancel(said, message)
+        else:
+            # Awaited: later messages must not overtake a notification.
+            await self._tell(said, message)
+
+    async def receive(self) -> bytes | Lost | None:
+        """The next message, or a lost request; None once this link is closed.
+
+        Raises PeerGone with the reason once the server has left.
+        """
+        if self._closed:
+            return None
+        item = await self._inbox.get()
+        if isinstance(item, PeerGone):
+            raise item
+        return item
+
+    async def aclose(self) -> None:
+        """End all requests and the session, if there is one. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._end_session()
+        await self._endpoint.aclose()
+        if self._inbox.empty():
+            self._inbox.put_nowait(None)
+
+    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+        """Send a request and wait for its answer. Whatever else comes on its stream is given to `hear`.
+
+        Cancelling it closes the stream, which in the stateless era cancels the request.
+        Raises PeerGone if the answer is lost, PeerError if the server refuses the request.
+        """
+        if self._closed:
+            raise PeerGone("the client was closed")
+        version = version_of(request)
+        self._stateless = version or self._stateless
+        try:
+            async with self._room:
+                reply = await self._exchange(request, message, version, hear)
+        except PeerError:
+            raise
+        except Broken as error:
+            raise self._endpoint.unreachable(error) from None
+        except Exception as error:
+            log.exception("%s failed", request.method)
+            raise PeerGone(f"{request.method} failed: {error}") from error
+        if reply is None:
+            raise PeerGone(f"the stream of {request.method} ended before its answer")
+        return reply
+
+    async def _ask(self, request: Request, data: bytes) -> None:
+        """The same for somebody who reads all messages from this link."""
+        try:
+            reply = await self.ask(request, data, self._overhear)
+            lost = peer_error(reply.error or {}) if reply.id is None else None
+            outcome = {"result": reply.result} if reply.error is None else {"error": reply.error}
+            item = Lost(request.id, lost) if lost else encode({"jsonrpc": "2.0", "id": request.id, **outcome})
+        except PeerError as error:
+            item = Lost(request.id, error)
+        await self._inbox.put(item)
+
+    async def _exchange(self, request: Request, data: bytes, version: str | None, hear: Hear) -> Reply | None:
+        """Send a request and hand on all that comes back. Its answer, if it came."""
+        stream = SseParser(LONGEST_MESSAGE)
+        try:
+            reply = await self._post(request, data, version, stream, hear)
+        except PeerError as refused:
+            if refused.code != HEADER_MISMATCH or request.method != "tools/call" or not await self._learn(request):
+                raise
+            reply = await self._post(request, data, version, stream, hear)
+        if reply is None and not version and stream.last_id:
+            if self.on_hang_up is not None:
+                self.on_hang_up(request.id)
+            reply = await self._poll(stream, request, hear)
+        return reply
+
+    async def _post(
+        self, request: Request, data: bytes, version: str | None, stream: SseParser, hear: Hear
+    ) -> Reply | None:
+        mirrors = self._tool_headers.mirrors(request)
+        headers = request_headers(request, version, mirrors) if version else self._session_headers()
+        response = await self._endpoint.send("POST", headers, data, repeatable=request.method in REPEATABLE)
+        kind = ""
+        try:
+            if response.status >= 400:
+                await self._check(response, of_session=SESSION in headers)
+            if request.method == "initialize":
+                self._session = response.headers.get(SESSION.lower())
+            kind = media_type(response)
+            if kind == JSON:
+                return await self._hear(await body_of(response), request, hear)
+            if kind == EVENTS:
+                return await self._streams.read(response, stream, request, hear)
+            what = f"HTTP {response.status} and {kind or 'nothing'}"
+            raise PeerError(f"the server answered {request.method} with {what}, neither JSON nor an event stream")
+        finally:
+            if kind != EVENTS:
+                await response.aclose()
+
+    async def _tell(self, said: Message, data: bytes) -> None:
+        headers = self._session_headers()
+        if self._version is None and self._stateless and isinstance(said, Notification):
+            headers = {VERSION: self._stateless, METHOD: said.method}
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                response = await self._endpoint.send("POST", headers, data)
+                try:
+                    await self._check(response, of_session=SESSION in headers)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise PeerGone(f"{self._endpoint} did not take a message within {TELL_SECONDS:g} s") from None
+        except Broken as error:
+            raise self._endpoint.unreachable(error) from None
+        if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
+            self._listened.clear()
+            self._listening = self._tasks.start(self._listen(), "defserve.client listening")
+            # What a server says on this stream while it is not open, a question for one, is lost.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTEN_SECONDS):
+                    await self._listened.wait()
+
+    async def _cancel(self, said: Notification, data: bytes) -> None:
+        task = self._asking.get(said.params.get("requestId", ""))
+        try:
+            if self._version is not None:
+                await self._tell(said, data)
+        finally:
+            # In the stateless era closing the stream is the cancellation. In a session nothing more comes on it.
+            if task is not None:
+                task.cancel()
+
+    async def _learn(self, request: Request) -> bool:
+        """List the tools to learn their headers. Whether the call needs other headers than it was sent with."""
+        before, pages = self._tool_headers.mirrors(request), ToolPages(request)
+        for page in pages:
+            pages.turn(await self._fetch(page))
+        return self._tool_headers.mirrors(request) != before
+
+    async def _fetch(self, request: Request) -> Reply:
+        """The answer to a stateless request that the link itself makes."""
+        content = encode({"jsonrpc": "2.0", "id": request.id, "method": request.method, "params": request.params})
+        reply = await self._post(request, content, version_of(request), SseParser(LONGEST_MESSAGE), self._overhear)
+        if reply is None:
+            raise PeerGone(f"the stream of {request.method} ended before its answer")
+        return reply
+
+    async def _listen(self) -> None:
+        """Read the messages that are not responses. Many servers have no such stream."""
+        try:
+            await self._poll(SseParser(LONGEST_MESSAGE), None, self._overhear)
+        except PeerError as error:
+            log.warning("no longer listening to %s: %s", self._endpoint, error)
+        finally:
+            self._listened.set()
+
+    async def _overhear(self, message: Message, data: bytes) -> None:
+        """Hand on a message that belongs to no request."""
+        await self._inbox.put(data)
+
+    def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Coroutine[Any, Any, Reply | None]:
+        session = self._session
+
+        def opened() -> None:
+            if request is None:
+                self._listened.set()
+
+        def lost() -> None:
+            if session and self.on_session_lost is not None:
+                self.on_session_lost()
+
+        return self._streams.poll(stream, request, hear, Polling(self._session_headers, opened, lost))
+
+    async def _hear(self, data: bytes, request: Request | None, hear: Hear) -> Reply | None:
+        """Hand on what is not the answer to `request`, and give back the answer."""
+        said = read_raw_reply(data)
+        answer = _answer_to(request, said) if request else None
+        if answer is not said:
+            for one in said if isinstance(said, list) else (said,):
+                if one is not answer:
+                    raw: Any = getattr(one, "raw", None)
+                    await hear(one, encode(raw) if isinstance(said, list) and raw else data)
+        if answer is None or request is None:
+            return None
+        if request.method == "initialize":
+            version = object_of(answer.result).get("protocolVersion")
+            self._version = version if isinstance(version, str) else None
+        elif (lost := self.on_session_lost) and self._session and answers_without_session(answer.error or {}):
+            lost()
+        return self._tool_headers.read(request, answer)
+
+    async def _check(self, response: HttpResponse, *, of_session: bool) -> None:
+        """Raises PeerError for a refusal, SessionLost if it means that the session is over."""
+        refusal = await self._endpoint.refusal(response)
+        if refusal is None:
+            return
+        words = refusal.message.removeprefix(str(self._endpoint))
+        if not of_session or not refuses_session(response.status, refusal, words):
+            raise refusal
+        if self.on_session_lost is None:
+            self._session = None
+            await self._inbox.put(SessionLost())
+        raise SessionLost
+
+    def forget_session(self) -> None:
+        """The next request opens a new session; the stream of the old one is left."""
+        self._session = self._version = None
+        if self._listening is not None:
+            self._listening.cancel()
+
+    async def _end_session(self) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
+            log.debug("the end of the session was answered with HTTP %s", response.status)
+        except (TimeoutError, PeerError, Broken) as error:
+            log.debug("the server was not told of the end of the session: %r", error)
+
+    def _session_headers(self) -> dict[str, str]:
+        headers = {SESSION: self._session, VERSION: self._version}
+        return {name: value for name, value in headers.items() if value is not None}
+
+    def _asked(self, id: Id, task: asyncio.Task[None]) -> None:
+        if self._asking.get(id) is task:
+            del self._asking[id]
+
+
+def _answer_to(request: Request, said: Message | list[Message]) -> Reply | None:
+    """The reply to `request`. An error without an id, on the stream of a request, is its answer too."""
+    for one in said if isinstance(said, list) else (said,):
+        if isinstance(one, Reply) and (one.id == request.id or (one.id is None and one.error is not None)):
+            return one
+    return None
+
+
+# -- Which arguments of which tools a call repeats in HTTP headers, learned from the tool lists that the server sends.
+
+
+MOST_TOOLS: Final = 10_000
+MOST_PAGES: Final = 100
+NO_MIRRORS: Final[Mirrors] = {}
+
+
+class ToolHeaders:
+    """Keeps only the tools that want headers."""
+
+    __slots__ = ("_mirrors",)
+
+    def __init__(self) -> None:
+        self._mirrors: dict[str, Mirrors] = {}
+
+    def mirrors(self, request: Request) -> Mirrors:
+        """What a request must repeat in headers, as far as it is known."""
+        return (
+            self._mirrors.get(str(request.params.get("name")), NO_MIRRORS)
+            if request.method == "tools/call"
+            else NO_MIRRORS
+        )
+
+    def read(self, request: Request, reply: Reply) -> Reply:
+        """Learn from the answer to a stateless `tools/list`. Gives back the answer.
+
+        The specification says to leave out a tool that asks for a forbidden header.
+        """
+        if request.method != "tools/list" or version_of(request) is None:
+            return reply
+        result = object_of(reply.result)
+        tools: Any = result.get("tools")
+        if not is_array(tools):
+            return reply
+        fit = [tool for tool in tools if self._learn(object_of(tool))]
+        return reply if len(fit) == len(tools) else Reply(reply.id, {**result, "tools": fit}, None)
+
+    def _learn(self, tool: Mapping[str, Any]) -> bool:
+        name = str(tool.get("name"))
+        try:
+            mirrors = param_headers(object_of(tool.get("inputSchema")))
+        except ValueError as error:
+            log.warning("the tool %s is left out: %s", name, error)
+            return False
+        if not mirrors:
+            self._mirrors.pop(name, None)
+        elif len(self._mirrors) < MOST_TOOLS:
+            self._mirrors[name] = mirrors
+        return True
+
+
+class ToolPages:
+    """Requests for the pages of the tool list, on behalf of `request` and with its envelope."""
+
+    def __init__(self, request: Request) -> None:
+        self._meta, self._id = object_of(request.params.get("_meta")), f"{request.id}-tools"
+        self._cursor: Any = None
+        self._more = True
+
+    def __iter__(self) -> Iterator[Request]:
+        for number in range(MOST_PAGES):
+            if not self._more:
+                return
+            self._more = False
+            params = {"_meta": self._meta} if self._cursor is None else {"_meta": self._meta, "cursor": self._cursor}
+            yield Request(f"{self._id}-{number}", "tools/list", params, {})
+
+    def turn(self, reply: Reply) -> None:
+        """Read from the answer whether there is another page, and its cursor."""
+        self._cursor = object_of(reply.result).get("nextCursor")
+        self._more = self._cursor is not None
+
+
+# -- The HTTP headers in which a stateless request repeats parts of its body (2026-07-28: Streamable HTTP).
+
+
+Mirrors: TypeAlias = Mapping[tuple[str, ...], str]
+"""The path of a value in a tool's arguments, and the header that repeats it."""
+
+# The only characters that a header may have. It also loses blanks at its ends.
+PLAIN_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+
+
+def version_of(request: Request) -> str | None:
+    """The protocol version that a stateless request names; None for a request of the handshake era."""
+    version = object_of(request.params.get("_meta")).get(PREFIX + "protocolVersion")
+    return version if isinstance(version, str) else None
+
+
+def request_headers(request: Request, version: str, mirrors: Mirrors) -> dict[str, str]:
+    """The headers of one request. `mirrors` are those of the tool that it calls."""
+    headers = {VERSION: version, METHOD: request.method}
+    name = request.params.get(NAMED_BY.get(request.method, ""))
+    if isinstance(name, str):
+        headers[NAME] = encode_value(name)
+    for path, header in mirrors.items():
+        value: Any = request.params.get("arguments")
+        for key in path:
+            value = object_of(value).get(key)
+        if (text := _header_text(value)) is not None:
+            headers[header] = encode_value(text)
+    return headers
+
+
+def encode_value(text: str) -> str:
+    """`text` as a header value: unchanged, or in Base64 if HTTP could change, refuse or misread it."""
+    if PLAIN_VALUE.fullmatch(text) and not (text.startswith(SENTINEL) and text.endswith(SENTINEL_END)):
+        return text
+    return f"{SENTINEL}{base64.b64encode(text.encode()).decode()}{SENTINEL_END}"
+
+
+def _header_text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, str | int) else None

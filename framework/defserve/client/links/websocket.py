@@ -1,0 +1,98 @@
+"""A server at a ws(s) address: each message is one text frame, the subprotocol is `mcp`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.auth.oauth import http_address
+from defserve.client.link import Authorizer, HttpChallenge
+from defserve.client.links.endpoint import AUTHORIZATION, MAX_AUTH_ROUNDS
+from defserve.errors import PeerGone
+from defserve.serve.address import Challenged
+from defserve.serve.outbound import dial, websockets_library
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+SUBPROTOCOL: Final = "mcp"
+
+LONGEST_MESSAGE = 4 * 1024 * 1024
+
+
+class WebSocketLink:
+    """One connection, opened by `WebSocketLink.connect`. A server that answers no ping counts as gone."""
+
+    def __init__(self, socket: ClientConnection, address: str, authorizer: Authorizer | None = None) -> None:
+        self._socket, self._address, self._authorizer = socket, address, authorizer
+        self._Closed: type[Exception] = websockets_library().ConnectionClosed
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        longest: int = LONGEST_MESSAGE,
+        authorizer: Authorizer | None = None,
+    ) -> WebSocketLink:
+        """Open a connection. `token` is sent as a bearer token; a message longer than `longest` ends the connection.
+
+        `authorizer` gives tokens instead of `token`, until the server takes one. Raises PeerError if the server
+        refuses, PeerGone if there is none, UsageError without `websockets`.
+        """
+        if authorizer is None:
+            return cls(*await dial(url, token=token, headers=headers, longest=longest, subprotocols=[SUBPROTOCOL]))
+        try:
+            return await cls._authorized(url, headers or {}, longest, authorizer)
+        except BaseException:
+            await authorizer.aclose()
+            raise
+
+    @classmethod
+    async def _authorized(
+        cls, url: str, headers: Mapping[str, str], longest: int, authorizer: Authorizer
+    ) -> WebSocketLink:
+        for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
+            shown = await authorizer.headers("GET", http_address(url))
+            try:
+                socket, address = await dial(
+                    url, headers={**headers, **shown}, longest=longest, subprotocols=[SUBPROTOCOL]
+                )
+            except Challenged as refusal:
+                sent = shown.get(AUTHORIZATION, "")
+                challenge = HttpChallenge(refusal.data["status"], refusal.headers, sent, refusal.peers)
+                if not left or not await authorizer.refused(challenge):
+                    raise
+                continue
+            if socket.response is not None:
+                authorizer.taken({name.lower(): value for name, value in socket.response.headers.raw_items()})
+            return cls(socket, address, authorizer)
+        raise AssertionError("unreachable")
+
+    async def send(self, message: bytes) -> None:
+        """Send one message as a text frame. Raises PeerGone if the connection is closed."""
+        try:
+            await self._socket.send(message, text=True)
+        except self._Closed as closed:
+            raise self._gone(closed) from None
+
+    async def receive(self) -> bytes | None:
+        """The next message. Raises PeerGone, with the reason, once the connection is closed."""
+        try:
+            return await self._socket.recv(decode=False)
+        except self._Closed as closed:
+            raise self._gone(closed) from None
+
+    async def aclose(self) -> None:
+        """Close the connection. Safe to call twice."""
+        if self._authorizer is not None:
+            await self._authorizer.aclose()
+        await self._socket.close()
+
+    def _gone(self, closed: Any) -> PeerGone:
+        # The side that closed first gave the reason; the other side only repeats it.
+        frame = closed.sent if closed.rcvd is None or closed.rcvd_then_sent is False else closed.rcvd
+        why = f"{frame.code} {frame.reason}".rstrip() if frame else "without a reason"
+        return PeerGone(f"the connection with {self._address} was closed: {why}")

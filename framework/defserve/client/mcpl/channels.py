@@ -1,0 +1,446 @@
+"""Channels (MCPL §14): those of a server, and the messages that come in and go out.
+
+A message counts once, even if it is repeated. A channel that the policy does not permit is neither kept nor written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from defserve.client.answers import SendNotification, SendRequest
+from defserve.client.audit import McplAuditTrail
+from defserve.client.mcpl.feature_sets import Declared, FeatureSets, uses
+from defserve.client.mcpl.push import Inbox, Once, answer_wire, checked_id, deliver_item
+from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import InvalidParams, PeerError
+from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcpl import content
+from defserve.protocols.mcpl.channels.messages import Author, Channel
+from defserve.protocols.mcpl.content import Content, Sendable, content_blocks, read_content
+from defserve.protocols.mcpl.scopes import listed, normal
+from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
+
+REGISTER: Final = "channels/register"
+CHANGED: Final = "channels/changed"
+LIST: Final = "channels/list"
+OPEN: Final = "channels/open"
+CLOSE: Final = "channels/close"
+PUBLISH: Final = "channels/publish"
+INCOMING: Final = "channels/incoming"
+ACKNOWLEDGE: Final = "channels/acknowledge"
+TYPING: Final = "channels/typing"
+
+OLD_USES: Final = ("channels.publish", "channels.observe")
+
+MOST_CHANNELS: Final = 10_000
+OPENING_SECONDS: Final = 1.0
+
+
+class LiveChannels:
+    """`client.mcpl.channels`: id to `Channel`, as the server registered and changed them."""
+
+    def __init__(
+        self,
+        on_message: OnMessage | None,
+        seen: Once,
+        sets: FeatureSets,
+        audit: McplAuditTrail,
+        request: SendRequest,
+        notify: SendNotification,
+    ) -> None:
+        self.inbox: Inbox[ChannelMessage] = Inbox()
+        self._known: dict[str, Channel] = {}
+        self._opening: set[asyncio.Future[None]] = set()
+        self._on_message, self._seen, self._sets, self._audit = on_message, seen, sets, audit
+        self._request, self._notify = request, notify
+        self._capability: Json = {}
+
+    def read(self, capability: Any) -> None:
+        """Read the capability `channels`. A server that only says `true` may observe and stream."""
+        self._capability = (
+            dict.fromkeys(("observe", "streaming"), True) if capability is True else object_of(capability)
+        )
+
+    def __iter__(self) -> Iterator[Channel]:
+        return iter(list(self._known.values()))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._known
+
+    def __getitem__(self, id: str) -> Channel:
+        """Raises UnknownChannel."""
+        if (found := self._known.get(id)) is None:
+            raise UnknownChannel(id)
+        return found
+
+    # -- messages of the server --------------------------------------------------------------------------
+
+    async def register(self, params: Json) -> Json:
+        """Judge every channel. Raises InvalidParams, FeatureDisabled or CapabilityDenied.
+
+        A server below 0.5 is refused with ChannelNotPermitted if none of its channels is permitted.
+        """
+        with self._audit.watching(REGISTER) as record:
+            found = _channels(params.get("channels"))
+            results = self._judged(found)
+            record["channels"] = names = [one["id"] for one in results if one["accepted"]]
+            if found and not names and not self._sets.grants.by_grant:
+                raise ChannelNotPermitted(found[0].id)
+            return {"results": results, "registered": names}
+
+    async def changed(self, params: Json) -> Json:
+        """Apply `channels/changed`. A channel that is not permitted is left out."""
+        with self._audit.watching(CHANGED) as record:
+            self._sets.grants.require("channels.register")
+            for id in texts_of(params.get("removed")):
+                self._known.pop(id, None)
+            results = self._judged([*_channels(params.get("added", [])), *_channels(params.get("updated", []))])
+            record["channels"] = [one["id"] for one in results if one["accepted"]]
+            return {"results": results}
+
+    def _judged(self, found: list[Channel]) -> list[Json]:
+        """Keep the channels that are permitted. Returns a verdict about each."""
+        results: list[Json] = []
+        for channel in found:
+            has_room = channel.id in self._known or len(self._known) < MOST_CHANNELS
+            accepted = self._permits(channel.id, "channels.register") and has_room
+            if accepted:
+                self._known[channel.id] = channel
+            else:
+                self._known.pop(channel.id, None)
+            reason = {} if accepted else {"reason": "capability_denied" if has_room else "too many channels"}
+            results.append({"id": channel.id, "accepted": accepted, **reason})
+        return results
+
+    async def listed(self, params: Json) -> Json:
+        """Answer `channels/list` of the server: the channels that this host knows."""
+        return {"channels": [channel.wire(channel.type or "unknown") for channel in self]}
+
+    async def incoming(self, params: Json) -> Json:
+        """Take messages in their order. Each has a result of its own."""
+        messages = params.get("messages")
+        if not is_array(messages):
+            raise InvalidParams("Invalid params: messages must be a list")
+        self._declared("channels.incoming")
+        results: list[Json] = []
+        for message in messages:
+            id = object_of(message).get("messageId")
+            with self._audit.watching(INCOMING, message_id=id) as record:
+                answer = await self._taken(message)
+                if not answer["accepted"]:
+                    record |= {"outcome": "refused", "reason": answer["reason"]}
+            results.append({"messageId": id, **answer})
+        return {"results": results}
+
+    async def fetched(self, message: Json) -> None:
+        """Take a message that was polled. If its channel is unknown, ask the server for its channels first."""
+        id = message.get("channelId")
+        if not isinstance(id, str) or id not in self._known:
+            await self.refresh()
+        await self.incoming({"messages": [message]})
+
+    async def _taken(self, found: Any) -> Json:
+        id = object_of(found).get("channelId")
+        # The first message of a channel may come before we have read the reply that opened it.
+        if isinstance(id, str) and id not in self._known and self._opening:
+            await asyncio.wait(self._opening, timeout=OPENING_SECONDS)
+        try:
+            message = self._message(found)
+        except (InvalidParams, LiveRefusal) as error:
+            return MessageAnswer(False, reason=error.message).wire()
+        key = (self._audit.server_id, message.channel_id, message.id)
+        return await self._seen.answer(key, lambda: deliver_item(message, self._on_message, self.inbox, MessageAnswer))
+
+    def _message(self, found: Any) -> ChannelMessage:
+        if not is_object(found):
+            raise InvalidParams("Invalid params: a message must be an object")
+        channel = self[read_text(found, "channelId")]
+        if not self._permits(channel.id):
+            raise ChannelNotPermitted(channel.id)
+        author = object_of(found.get("author"))
+        return ChannelMessage(
+            server_id=self._audit.server_id,
+            channel_id=channel.id,
+            id=checked_id(found, "messageId"),
+            content=read_content(found.get("content")),
+            author=Author(str(author["id"]), str(author.get("name", ""))) if "id" in author else None,
+            timestamp=str(found.get("timestamp", "")),
+            thread_id=text_of(found.get("threadId")),
+            metadata=object_of(found.get("metadata")),
+            raw=found,
+            tags=content.read_tags(found.get("tags")),
+        )
+
+    # -- actions of the host -----------------------------------------------------------------------------
+
+    async def refresh(self) -> list[Channel]:
+        """Ask the server for its channels, and replace the known ones."""
+        self._sets.grants.require("channels.register")
+        found = _channels((await self._request(LIST, {})).get("channels"))
+        self._known.clear()
+        self._add([channel for channel in found if self._permits(channel.id)])
+        return list(self)
+
+    async def open(
+        self,
+        type: str | None,
+        address: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        history: Mapping[str, Any] | None = None,
+    ) -> Channel:
+        """Have the server open a channel, by its `id` or by type and address.
+
+        `history` asks for its latest messages, such as `{"limit": 20}`; then an OpenedChannel is returned. Raises
+        PeerError (-32024) if the server cannot, or ChannelNotPermitted.
+        """
+        with self._audit.watching(OPEN, type=type) as record:
+            self._declared("channels.lifecycle")
+            params = _opening(type, id, {"address": address, "metadata": dict(metadata or {})}, history)
+            opening = asyncio.get_running_loop().create_future()
+            self._opening.add(opening)
+            try:
+                result = await self._request(OPEN, params)
+                try:
+                    channel = Channel.read(result.get("channel"))
+                except InvalidParams as error:
+                    raise PeerError(f"the server opened no channel: {error.message}") from None
+                record["channel_id"] = channel.id
+                if not self._permits(channel.id):
+                    raise ChannelNotPermitted(channel.id)
+                self._add([channel])
+                return channel if history is None else self._with_history(channel, result)
+            finally:
+                self._opening.discard(opening)
+                opening.set_result(None)
+
+    def _with_history(self, channel: Channel, result: Json) -> OpenedChannel:
+        found, messages = result.get("history"), list[ChannelMessage]()
+        for one in found if is_array(found) else ():
+            try:
+                messages.append(self._message({**object_of(one), "channelId": channel.id}))
+            except (InvalidParams, LiveRefusal) as error:
+                self._audit.report(OPEN, "refused", channel_id=channel.id, reason=str(error))
+        known = {name: getattr(channel, name) for name in Channel.__slots__}
+        return OpenedChannel(**known, history=tuple(messages), history_truncated=result.get("historyTruncated") is True)
+
+    async def close(self, id: str) -> bool:
+        """Have the server close a channel. Whether it did."""
+        with self._audit.watching(CLOSE, channel_id=id):
+            self._sets.grants.require("channels.lifecycle")
+            closed = (await self._request(CLOSE, {"channelId": id})).get("closed") is True
+            if closed:
+                self._known.pop(id, None)
+            return closed
+
+    async def publish(
+        self,
+        id: str,
+        content: Sendable,
+        *,
+        ack: bool = True,
+        conversation_id: str | None = None,
+        stream: bool = False,
+    ) -> Delivery | None:
+        """Publish content to a channel. Without `ack` there is no answer, and the result is None.
+
+        Raises ChannelNotPermitted, FeatureDisabled, and PeerError for an error of the server.
+        """
+        with self._audit.watching(PUBLISH, channel_id=id):
+            if not self._permits(id, "channels.publish"):
+                raise ChannelNotPermitted(id)
+            conversation = {"conversationId": conversation_id} if conversation_id is not None else {}
+            params: Json = {**conversation, "channelId": id, "stream": stream, "content": content_blocks(content)}
+            if not ack:
+                await self._notify(PUBLISH, params)
+                return None
+            result = await self._request(PUBLISH, params)
+            return Delivery(result.get("delivered") is True, text_of(result.get("messageId")))
+
+    async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
+        """Mark a message of a channel, such as with a reaction. Raises ChannelNotPermitted, and PeerError."""
+        with self._audit.watching(ACKNOWLEDGE, channel_id=id):
+            if not self._permits(id, "channels.acknowledge"):
+                raise ChannelNotPermitted(id)
+            about: Json = {"channelId": id, "messageId": message_id, "intent": intent}
+            result = await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
+            shown, reason = text_of(result.get("representation")), text_of(result.get("reason"))
+            return Acknowledgement(result.get("acknowledged") is True, shown, reason)
+
+    async def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
+        """Show in a channel that the model writes, or has stopped. A server that may not know is sent nothing."""
+        try:
+            permitted = self._permits(id, "channels.typing")
+        except FeatureDisabled:
+            permitted = False
+        if permitted:
+            more = {"metadata": dict(metadata)} if metadata is not None else {}
+            await self._notify(TYPING, {"channelId": id, "op": "start" if active else "stop", **more})
+
+    def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
+        """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`.
+
+        A server that does not observe, or must not, is sent nothing.
+        """
+        about = {"inferenceId": inference_id, "conversationId": conversation_id, "channelId": id}
+        by_grant = self._sets.grants.by_grant
+        observing = "channels.streaming" if by_grant else "channels.observe"
+        try:
+            observes = (by_grant or self._capability.get("observe") is True) and self._permits(id, observing)
+        except FeatureDisabled:
+            observes = False
+        streams = observes and (by_grant or self._capability.get("streaming") is True)
+        return Outgoing(about, self._notify, chunks=streams, whole=observes)
+
+    # -- permissions -------------------------------------------------------------------------------------
+
+    def _add(self, channels: list[Channel]) -> None:
+        for channel in channels:
+            if channel.id in self._known or len(self._known) < MOST_CHANNELS:
+                self._known[channel.id] = channel
+
+    def _declared(self, path: str) -> list[Declared]:
+        """The server's feature sets for channels.
+
+        Raises CapabilityDenied if a path is not granted, and FeatureDisabled if there are sets, and all are disabled.
+        """
+        self._sets.grants.require(path)
+        declared = [one for one in self._sets if uses(one, "channels")]
+        if declared and not any(self._sets.enabled(one.name) for one in declared):
+            raise FeatureDisabled(declared[0].name)
+        return declared
+
+    def _permits(self, id: str, path: str = "channels") -> bool:
+        """Whether the scopes of some feature set cover this channel (§14.5). Raises FeatureDisabled.
+
+        `path` is what the server is to do there; the sets of a server below 0.5 know only two of them.
+        """
+        by_grant = self._sets.grants.by_grant
+        declared = self._declared(path if path != "channels" or not by_grant else "channels.register")
+        use = path if by_grant or path in OLD_USES else "channels"
+        if sets := self._sets.using(use):
+            return any(self._covers(one.name, id) for one in sets)
+        # A server may have channels without a set for them. If it declares such sets, one must be for this use.
+        return not declared
+
+    def _covers(self, name: str, id: str) -> bool:
+        lists = self._sets.scoping(name)
+        allowed = listed(lists, normal(id))
+        return not lists.whitelist if allowed is None else allowed
+
+
+def _opening(type: str | None, id: str | None, more: Mapping[str, Any], history: Mapping[str, Any] | None) -> Json:
+    params: Json = {} if type is None else {"type": type, **more}
+    if id is not None:
+        params["channelId"] = id
+    return params if history is None else {**params, "history": dict(history)}
+
+
+def _channels(found: Any) -> list[Channel]:
+    if not is_array(found):
+        raise InvalidParams("Invalid params: channels must be a list")
+    return [Channel.read(one) for one in found]
+
+
+# -- MCPL §14.3: the messages of channels: incoming ones, published ones, and outgoing ones that observers see.
+
+
+CHUNK: Final = "channels/outgoing/chunk"
+COMPLETE: Final = "channels/outgoing/complete"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMessage:
+    """A message that came in on a channel."""
+
+    server_id: str
+    channel_id: str
+    id: str
+    content: list[Content]
+    author: Author | None
+    timestamp: str
+    thread_id: str | None
+    metadata: Mapping[str, Any]
+    raw: Mapping[str, Any]
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAnswer:
+    """What a host does with a message: accepts it, perhaps into a conversation, or declines it."""
+
+    accepted: bool = True
+    conversation_id: str | None = None
+    reason: str | None = None
+
+    def wire(self) -> Json:
+        """The answer as JSON for the server (§14)."""
+        return answer_wire(self.accepted, "conversationId", self.conversation_id, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChannel(Channel):
+    """A channel that was opened with its latest messages, the oldest first."""
+
+    history: tuple[ChannelMessage, ...] = ()
+    history_truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Whether a message was marked, how the service shows that, or why not."""
+
+    acknowledged: bool
+    representation: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Whether published content was delivered, and its message id."""
+
+    delivered: bool
+    message_id: str | None = None
+
+
+MessageReply: TypeAlias = MessageAnswer | bool | str | None
+"""None and True accept, False declines, a text is the id of the conversation that the message belongs to."""
+OnMessage: TypeAlias = Callable[[ChannelMessage], MessageReply | Awaitable[MessageReply]]
+
+
+class Outgoing:
+    """One message that leaves the host, as observers see it: moderated chunks, then the whole."""
+
+    def __init__(self, told: Json, notify: SendNotification, *, chunks: bool, whole: bool) -> None:
+        self._told, self._notify, self._chunks, self._whole = told, notify, chunks, whole
+        self._deltas: list[str] = []
+        self._completed = False
+
+    async def __aenter__(self) -> Outgoing:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not self._completed:
+            await self.complete()
+
+    async def chunk(self, delta: str) -> None:
+        """Send observers the next chunk, if they want chunks. Together the chunks are the whole."""
+        index = len(self._deltas)
+        self._deltas.append(delta)
+        if self._chunks:
+            await self._notify(CHUNK, {**self._told, "index": index, "delta": delta})
+
+    async def complete(self, content: Sendable | None = None) -> None:
+        """Send observers the whole: `content`, or else all chunks so far."""
+        self._completed = True
+        if self._whole:
+            whole = "".join(self._deltas) if content is None else content
+            await self._notify(COMPLETE, {**self._told, "content": content_blocks(whole)})

@@ -1,0 +1,311 @@
+"""MCPL §10: asks servers before and after an inference, each with a time limit.
+
+Before, all servers are asked at once; one that fails adds nothing. After, the blocking servers see the answer one after
+the other, each with the changes of those before it. Then the other servers are told the final answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast
+
+from defserve.base.redaction import printable
+from defserve.client.answers import SendNotification, SendRequest
+from defserve.client.audit import McplAuditTrail
+from defserve.client.mcpl.feature_sets import FeatureSets
+from defserve.client.mcpl.inference import lifecycle_wire, model_wire, turn_wire
+from defserve.client.replies import Json, object_of
+from defserve.core.json_values import is_array
+from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
+from defserve.protocols.mcp.errors import read_optional_object, read_text
+from defserve.protocols.mcpl.content import Content, FinishedTurn, Injection, ModelInfo, Text, Turn, Usage, read_content
+from defserve.protocols.mcpl.vocabulary import BEFORE as BEFORE_USE
+from defserve.protocols.mcpl.vocabulary import INJECT, OBSERVE, FeatureDisabled, HookFailed, LiveRefusal
+
+BEFORE: Final = "context/beforeInference"
+AFTER: Final = "context/afterInference"
+LIFECYCLE: Final = "inference/lifecycle"
+Phase: TypeAlias = Literal["started", "completed", "aborted", "failed"]
+BEFORE_SECONDS: Final = 5.0
+AFTER_SECONDS: Final = 10.0
+POSITIONS: Final = ("system", "beforeUser", "afterUser")
+
+log = logging.getLogger("defserve.client")
+
+
+@dataclass(frozen=True, slots=True)
+class Injected(Injection):
+    """An injection, with its feature set and server. Its content is a list of parts, its position as on the wire.
+
+    A model should be given `labelled`, so that it can tell the texts of servers from its host's and its user's.
+    """
+
+    feature_set: str = ""
+    server_id: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Who wrote it: the server, and the feature set if it is known."""
+        server, name = printable(self.server_id), printable(self.feature_set)
+        return f"{server} ({name})" if name else server
+
+    @property
+    def labelled(self) -> list[Content]:
+        """The content, after a line that says where it comes from."""
+        return [Text(f"[from {self.origin}, an external server]"), *cast("list[Content]", self.content)]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """An answer as a blocking server changed it."""
+
+    text: str
+    metadata: Mapping[str, Any]
+    feature_set: str
+    server_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """The answer that may be shown, and who changed it."""
+
+    text: str
+    rewrites: tuple[Rewritten, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    before_seconds: float = BEFORE_SECONDS
+    after_seconds: float = AFTER_SECONDS
+    fail_closed: bool = False
+    model: ModelInfo | None = None
+
+
+class ServerHooks:
+    """The hooks of one server; none until `read` finds some."""
+
+    def __init__(
+        self,
+        options: HookOptions,
+        sets: FeatureSets,
+        audit: McplAuditTrail,
+        request: SendRequest,
+        notify: SendNotification,
+    ) -> None:
+        self._options, self._sets, self._audit = options, sets, audit
+        self._request, self._notify = request, notify
+        self._hooks: Json = {}
+
+    def read(self, capability: Any) -> None:
+        """Read the capability `contextHooks`."""
+        self._hooks = object_of(capability)
+
+    @property
+    def wants_before(self) -> bool:
+        if self._sets.grants.by_grant:
+            granted = any(map(self._sets.grants.permits, (OBSERVE, *INJECT.values())))
+            return granted and bool(self._sets.using(BEFORE_USE))
+        is_used = self._sets.is_declared_by_none(BEFORE_USE) or bool(self._sets.using(BEFORE_USE))
+        return bool(self._hooks.get("beforeInference")) and is_used
+
+    @property
+    def wants_after(self) -> bool:
+        after = self._hooks.get("afterInference") if not self._sets.grants.by_grant else None
+        return after is not None and after is not False and bool(self._sets.using("contextHooks.afterInference"))
+
+    @property
+    def is_blocking(self) -> bool:
+        return self.wants_after and object_of(self._hooks.get("afterInference")).get("blocking") is True
+
+    # -- before ------------------------------------------------------------------------------------------
+
+    async def before(self, turn: Turn) -> list[Injected]:
+        """What this server injects; nothing if it fails or takes too long."""
+        if not self.wants_before:
+            return []
+        try:
+            with self._audit.watching(BEFORE, inference_id=turn.inference_id) as record:
+                async with asyncio.timeout(self._options.before_seconds):
+                    result = await self._request(BEFORE, self._shown(turn))
+                found = list(self._injections(result))
+                record |= {"feature_set": result.get("featureSet"), "injections": len(found)}
+                return found
+        except (TimeoutError, DefserveError) as error:
+            log.warning("%s: %s adds nothing: %s", BEFORE, self._audit.server_id, _why(error))
+            return []
+
+    def _injections(self, result: Json) -> Iterator[Injected]:
+        given = result.get("contextInjections")
+        for entry in given if is_array(given) else ():
+            injection = object_of(entry)
+            name = object_of(injection.get("metadata")).get("featureSet") or result.get("featureSet")
+            try:
+                yield _injection(injection, self._permitted(name, injection), self._audit.server_id)
+            except (InvalidParams, LiveRefusal) as error:
+                log.warning("%s: left out an injection of %s: %s", BEFORE, self._audit.server_id, error)
+                self._audit.report(BEFORE, "refused", feature_set=name, reason=str(error))
+
+    def _permitted(self, name: Any, injection: Json) -> str:
+        """The set that an injection belongs to, as far as it is known. Raises the reason if it must be left out.
+
+        With a server of 0.5 the position decides, by the grant of this moment; the named set is only a label.
+        """
+        if not self._sets.grants.by_grant:
+            return self._sets.require(name, BEFORE_USE).name
+        if (path := INJECT.get(str(injection.get("position")))) is not None:
+            self._sets.grants.require(path)
+        if not isinstance(name, str) or name not in self._sets:
+            return ""
+        if not self._sets.enabled(name):
+            raise FeatureDisabled(name)
+        return name
+
+    def _shown(self, turn: Turn) -> Json:
+        """The turn without what the server may not see."""
+        return self._params(turn if self._sets.grants.permits(OBSERVE) else replace(turn, user_message=None))
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def tell_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
+        """`inference/lifecycle`, to a server of 0.5 that may know: how an inference goes, without its text."""
+        grants = self._sets.grants
+        if not grants.by_grant or not grants.permits("inferenceLifecycle"):
+            return
+        params = lifecycle_wire(turn, phase, usage)
+        model = turn.model or self._options.model
+        if model is not None and grants.permits("modelInfo"):
+            params["model"] = model_wire(model)
+        try:
+            with self._audit.watching(LIFECYCLE, inference_id=turn.inference_id, phase=phase):
+                await self._notify(LIFECYCLE, params)
+        except PeerError as error:
+            log.warning("%s: %s was not told: %s", LIFECYCLE, self._audit.server_id, error)
+
+    # -- after -------------------------------------------------------------------------------------------
+
+    async def rewrite(self, turn: FinishedTurn) -> Rewritten | None:
+        """Ask a blocking server. None means that the answer stays as it is.
+
+        If the server fails, the answer stays as it is too, unless the host fails closed: then HookFailed is raised
+        (§13.3).
+        """
+        try:
+            with self._audit.watching(AFTER, inference_id=turn.inference_id) as record:
+                async with asyncio.timeout(self._options.after_seconds):
+                    result = await self._request(AFTER, self._params(turn))
+                record["feature_set"] = name = result.get("featureSet")
+                if result.get("modifiedResponse") is None:
+                    return None
+                declared = self._sets.require(name, "contextHooks.afterInference")
+                modified = read_text(result, "modifiedResponse")
+                record["modified"] = True
+                return Rewritten(modified, object_of(result.get("metadata")), declared.name, self._audit.server_id)
+        except (TimeoutError, DefserveError) as error:
+            if self._options.fail_closed:
+                message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
+                feature_set = object_of(getattr(error, "data", None)).get("featureSet", "")
+                raise HookFailed(message, str(feature_set)) from error
+            log.warning("%s: the answer is not reviewed by %s: %s", AFTER, self._audit.server_id, _why(error))
+            return None
+
+    async def tell(self, turn: FinishedTurn) -> None:
+        """Tell a server that does not block."""
+        try:
+            with self._audit.watching(AFTER, inference_id=turn.inference_id):
+                await self._notify(AFTER, self._params(turn))
+        except PeerError as error:
+            log.warning("%s: %s was not told: %s", AFTER, self._audit.server_id, error)
+
+    def _params(self, turn: Turn) -> Json:
+        return turn_wire(turn if turn.model is not None else replace(turn, model=self._options.model))
+
+
+class HookedPeer(Protocol):
+    """What the runner needs of `McplPeer`."""
+
+    @property
+    def hooks(self) -> ServerHooks: ...
+
+
+class HookedClient(Protocol):
+    """What the runner needs of `Client`."""
+
+    @property
+    def mcpl(self) -> HookedPeer | None: ...
+
+
+class HookRunner:
+    """The hooks of several servers: `HookRunner([memory, compliance])`, in that order.
+
+    `order` sorts the injections of one position; without it they come in the order of the servers.
+    Servers that do not speak MCPL, or have no hooks, are skipped.
+    """
+
+    def __init__(
+        self, clients: Sequence[HookedClient | ServerHooks], *, order: Callable[[Injected], Any] | None = None
+    ) -> None:
+        self._hooks = [client if isinstance(client, ServerHooks) else _hooks_of(client) for client in clients]
+        self._order = order
+
+    async def before_inference(self, turn: Turn) -> list[Injected]:
+        """What all servers inject, position by position."""
+        await self._tell(turn, "started")
+        found = await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])
+        return grouped((injection for injections in found for injection in injections), self._order)
+
+    async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
+        """The answer after the blocking servers' changes. Raises HookFailed if one fails and the host fails closed."""
+        rewrites: list[Rewritten] = []
+        given = {name: getattr(turn, name) for name in Turn.__slots__ if name != "raw"}
+        finished = FinishedTurn(**given, assistant_message=assistant_message, usage=usage)
+        for hooks in self._hooks:
+            if hooks.is_blocking and (rewritten := await hooks.rewrite(finished)) is not None:
+                rewrites.append(rewritten)
+                finished = replace(finished, assistant_message=rewritten.text)
+        watching = [hooks for hooks in self._hooks if hooks.wants_after and not hooks.is_blocking]
+        await asyncio.gather(*[hooks.tell(finished) for hooks in watching])
+        await self._tell(turn, "completed", usage)
+        return Reviewed(finished.assistant_message, tuple(rewrites))
+
+    async def inference_ended(self, turn: Turn, phase: Literal["aborted", "failed"]) -> None:
+        """Tell servers of 0.5 that an inference has ended without an answer."""
+        await self._tell(turn, phase)
+
+    async def _tell(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
+        await asyncio.gather(*[hooks.tell_phase(turn, phase, usage) for hooks in self._hooks])
+
+
+def grouped(injections: Iterable[Injected], order: Callable[[Injected], Any] | None = None) -> list[Injected]:
+    """By position (§10.8): system, before the user's message, after it."""
+    found = sorted(injections, key=order) if order is not None else list(injections)
+    return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
+
+
+def _hooks_of(client: HookedClient) -> ServerHooks:
+    if client.mcpl is None:
+        raise UsageError("a client of the HookRunner does not speak MCPL", fix="Client(link, mcpl=Mcpl(…))")
+    return client.mcpl.hooks
+
+
+def _injection(found: Json, name: str, server_id: str) -> Injected:
+    position: Any = found.get("position")
+    if position not in POSITIONS:
+        raise InvalidParams(f"Invalid result: position must be one of {', '.join(POSITIONS)}")
+    return Injected(
+        content=read_content(found.get("content")),
+        position=position,
+        namespace=read_text(found, "namespace"),
+        metadata=read_optional_object(found, "metadata"),
+        feature_set=name,
+        server_id=server_id,
+    )
+
+
+def _why(error: BaseException) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError | PeerTimeout) else str(error)

@@ -1,0 +1,258 @@
+"""MCPL for a client, as one object: `Client(link, mcpl=Mcpl(feature_sets=["memory.*"], on_event=…, model=…))`.
+
+And the scopes that a server may act in (§7.4–7.7): forbidden, allowed, or decided by a person or a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+from defserve.base.hidden_characters import is_plain
+from defserve.base.redaction import printable
+from defserve.client.answers import Answers, agrees, settled
+from defserve.client.audit import McplAuditTrail
+from defserve.client.mcpl.channels import OnMessage
+from defserve.client.mcpl.feature_sets import TOOLS, FeatureSets, HostGrants, Wish, claims
+from defserve.client.mcpl.hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
+from defserve.client.mcpl.inference import Model, Router
+from defserve.client.mcpl.push import MAX_REMEMBERED, Once, OnEvent
+from defserve.client.mcpl.state import SENDING, OnState, Sending
+from defserve.client.replies import Json
+from defserve.core.json_values import is_mapping
+from defserve.core.messages import encode
+from defserve.errors import InvalidParams, UsageError
+from defserve.protocols.mcp.errors import read_object, read_optional_object, read_text
+from defserve.protocols.mcpl.content import ModelInfo
+from defserve.protocols.mcpl.manifest import claimed
+from defserve.protocols.mcpl.scopes import LONGEST_LABEL, Scope, listed, normal
+from defserve.protocols.mcpl.vocabulary import PATHS, V04, V05, ScopeDenied
+from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, sinks_of
+
+CHANNELS: Final = ("register", "publish", "observe", "lifecycle", "streaming")
+OFFERS: Final = (
+    "pushEvents",
+    "contextHooks",
+    "inferenceRequest",
+    "inferenceLifecycle",
+    "modelInfo",
+    "featureSets",
+    "channels",
+    "stateUpdate",
+)
+VERSIONS: Final = (V04.version, V05.version)
+POLICY_SECONDS: Final = 15.0
+
+
+class Mcpl:
+    """How a host takes part in MCPL. It holds no connection: many clients may share one. Callables may be async.
+
+    feature_sets  the sets to enable: patterns ("memory.*"), {"enabled": …, "disabled": …}, or a function of each set;
+                  None enables every set that a server declares
+    scopes        set, or pattern of sets, to {"whitelist": globs, "blacklist": globs} (§7.2)
+    approve       decides about scopes that no list covers: an `Elevation` to True, False or a payload (§7.5); without
+                  it the client's `answers` are asked
+    on_event      takes pushed events (§9): True or None, False, the id of an inference, or an EventAnswer; without it
+                  they wait in `client.mcpl.events()`
+    on_message    takes messages of channels (§14): True or None, False, the id of a conversation, or a MessageAnswer;
+                  without it they wait in `client.mcpl.messages()`
+    model         answers inference requests of servers (§11): a function of an InferenceRequest, or a Router
+    model_info    what servers and hooks are told about the model; the default is the model's own `info`
+    state         what a call carries if its set keeps state (§8.4): "host" the content and its checkpoint, if the
+                  server sends it; "checkpoint" only the checkpoint; None neither: the server continues where it was
+    on_state      is told where this host is in a state, whenever that changes: a `StateChange`; it must not wait
+    window        how many events and messages are remembered, so that each counts once; or a `Once` that several
+                  connections share
+    before_seconds, after_seconds  how long a server may take for a hook (§10.6)
+    fail_closed   if a blocking server fails to review an answer, raise an error and do not show the answer (§13.3)
+    audit         sinks or file names of the audit log (§13.2); the default is the logger `defserve.audit`
+    without       capabilities not to offer: "pushEvents", "channels", …
+    version       the version to offer. The rules follow the version that a server answers with: one below 0.5 is
+                  treated as a server of 0.4, whatever was offered
+    grants        what servers of 0.5 may do: paths or patterns of capabilities ("tools", "channels.*"); None grants
+                  all that a server claims and this host can do
+    policy_seconds  how long a server of 0.5 may take to answer a policy
+
+    A server that does not speak MCPL gets no MCPL messages.
+    """
+
+    def __init__(
+        self,
+        feature_sets: Wish = None,
+        *,
+        scopes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+        approve: Approve | None = None,
+        on_event: OnEvent | None = None,
+        on_message: OnMessage | None = None,
+        model: Model | Router | None = None,
+        model_info: ModelInfo | None = None,
+        state: Sending = "host",
+        on_state: OnState | None = None,
+        window: int | Once = MAX_REMEMBERED,
+        before_seconds: float = BEFORE_SECONDS,
+        after_seconds: float = AFTER_SECONDS,
+        fail_closed: bool = False,
+        audit: AuditSinks | None = None,
+        without: Sequence[str] = (),
+        version: Literal["0.4", "0.5"] = "0.4",
+        grants: Sequence[str] | None = None,
+        policy_seconds: float = POLICY_SECONDS,
+    ) -> None:
+        if unknown := sorted(set(without) - set(OFFERS)):
+            raise UsageError(f"without={unknown} is not possible", fix=f"use some of {', '.join(OFFERS)}")
+        if state not in SENDING:
+            raise UsageError(f"state={state!r} is not possible", fix='use "host", "checkpoint" or None')
+        if version not in VERSIONS:
+            raise UsageError(f"version={version!r} is not possible", fix=f"use one of {', '.join(map(repr, VERSIONS))}")
+        self.state: Sending = state
+        self.on_state = on_state
+        self.version, self.grants, self.policy_seconds = version, grants, policy_seconds
+        self._without, self._audit = frozenset(without), audit
+        self.scopes, self.feature_sets = dict(scopes or {}), feature_sets
+        self.approve, self.on_event, self.on_message = approve, on_event, on_message
+        self.router = model if isinstance(model, Router) else Router(model)
+        self.model_info, self.window = model_info or self.router.info, window
+        self.hooks = HookOptions(before_seconds, after_seconds, fail_closed, self.model_info)
+        self.sets()  # only to check the options
+
+    @cached_property
+    def sinks(self) -> tuple[AuditSink, ...]:
+        """Where the audit log goes. Files are opened with the first connection."""
+        return sinks_of(self._audit if self._audit is not None else AuditLogger())
+
+    def sets(self) -> FeatureSets:
+        """The policy, for one server."""
+        able = claims(self._offered_05, {TOOLS: {}})
+        return FeatureSets(self.feature_sets, self.scopes, HostGrants(self.grants, able))
+
+    def seen(self) -> Once:
+        """The window as a `Once`: the one that was given, or a new one."""
+        return self.window if isinstance(self.window, Once) else Once(self.window)
+
+    @cached_property
+    def block(self) -> dict[str, Any]:
+        """`experimental.mcpl` (§5.2)."""
+        offered = self._offered_05 if self.version == V05.version else self._offered_04
+        return {"version": self.version, **offered}
+
+    @cached_property
+    def _offered_04(self) -> dict[str, Any]:
+        return self._given(
+            {
+                "pushEvents": True,
+                "contextHooks": {"beforeInference": True, "afterInference": {"blocking": True}},
+                "featureSets": True,
+                "channels": dict.fromkeys(CHANNELS, True),
+            }
+        )
+
+    @cached_property
+    def _offered_05(self) -> dict[str, Any]:
+        everything = claimed(PATHS)
+        return self._given(
+            {
+                **{name: everything[name] for name in ("pushEvents", "contextHooks", "inferenceLifecycle", "channels")},
+                "featureSets": True,
+                "stateUpdate": True if self.state is not None else None,
+            }
+        )
+
+    def _given(self, offered: dict[str, Any]) -> dict[str, Any]:
+        """What is offered, in the order of `OFFERS`."""
+        offered["inferenceRequest"] = {"streaming": True} if self.router else None
+        offered["modelInfo"] = True if self.model_info is not None else None
+        return {name: offered[name] for name in OFFERS if offered.get(name) is not None and name not in self._without}
+
+    def capabilities(self) -> dict[str, dict[str, Any]]:
+        """Era → the client capabilities that offer MCPL."""
+        offer = {"experimental": {"mcpl": self.block}}
+        return {"handshake": offer, "stateless": offer}
+
+
+# -- MCPL §7.4–7.7: which scopes a server may act in. A scope is forbidden, allowed, or a person or function decides.
+
+
+ELEVATE: Final = "scope/elevate"
+MOST_APPROVALS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Elevation:
+    """A server asks to act in a scope. `label` is for people and patterns, `payload` is what the server works with."""
+
+    server_id: str
+    feature_set: str
+    label: str
+    payload: Mapping[str, Any]
+
+
+Approved: TypeAlias = bool | Mapping[str, Any] | None
+"""True approves, a mapping approves with that payload, False and None refuse."""
+Approve: TypeAlias = Callable[[Elevation], Approved | Awaitable[Approved]]
+
+
+class ScopeApproval:
+    """Answers `scope/elevate`. An approval is remembered, for the same payload."""
+
+    def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: McplAuditTrail) -> None:
+        self._approve, self._answers, self._sets, self._audit = approve, answers, sets, audit
+        self._approved = Once(MOST_APPROVALS)
+
+    async def elevate(self, params: Json) -> Json:
+        """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
+        scope = read_object(params, "scope")
+        label, payload = read_text(scope, "label"), read_optional_object(scope, "payload") or {}
+        with self._audit.watching(ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
+            name = self._sets.require(params.get("featureSet")).name
+            if not label or len(label) > LONGEST_LABEL or not is_plain(label):
+                raise InvalidParams("Invalid params: scope.label must be one line of printable text")
+            key = (name, label, encode(payload))
+            elevation = Elevation(self._audit.server_id, name, label, payload)
+            answer = await self._approved.answer(key, lambda: self._judge(elevation))
+            if not answer["approved"]:
+                record |= {"outcome": "refused", "reason": answer["reason"]}
+            return answer
+
+    def require(self, feature_set: str, scope: Scope) -> None:
+        """Raises ScopeDenied for a scope that is forbidden (§7.7)."""
+        if listed(self._sets.scoping(feature_set), normal(scope.label)) is False:
+            raise ScopeDenied(feature_set, scope.label, "the host forbids it")
+
+    def forget(self) -> None:
+        """Forget all approvals: the policy has changed."""
+        self._approved.forget()
+
+    async def _judge(self, elevation: Elevation) -> tuple[Json, bool]:
+        allowed = self._listed(elevation)
+        if allowed is False:
+            return _denied("the host forbids it"), False
+        decision = True if allowed else await self._asked(elevation)
+        # Asking took time: the policy may have changed.
+        self._sets.require(elevation.feature_set)
+        if self._listed(elevation) is False:
+            return _denied("the host forbids it"), False
+        if is_mapping(decision):
+            return {"approved": True, "payload": dict(decision)}, True
+        if decision is True:
+            return {"approved": True, "payload": dict(elevation.payload)}, allowed is None
+        if decision is None or decision is False:
+            return _denied("nobody approved it" if decision is None else "the user did not approve"), False
+        raise UsageError(f"approve returned {decision!r:.80}", fix="return True, False, None, or a payload")
+
+    def _listed(self, elevation: Elevation) -> bool | None:
+        # Normalized, because a label may name a place by a detour such as `a/../b`.
+        return listed(self._sets.scoping(elevation.feature_set), normal(elevation.label))
+
+    async def _asked(self, elevation: Elevation) -> Any:
+        if self._approve is not None:
+            return await settled(self._approve(elevation))
+        server, name, label = (
+            printable(part) for part in (elevation.server_id, elevation.feature_set, elevation.label)
+        )
+        return await agrees(self._answers, f"Allow {server} ({name}) to act on {label}?", "approved")
+
+
+def _denied(reason: str) -> Json:
+    return {"approved": False, "reason": reason}

@@ -1,0 +1,435 @@
+"""One server as an MCPL host treats it: what was agreed, what the server asks the host, what the host asks the server.
+
+A server that does not speak MCPL gets no MCPL messages and no answers to such messages (§3.3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from defserve.client.answers import Caller, SendParams, SendRequest
+from defserve.client.audit import McplAuditTrail
+from defserve.client.conversation import ClientConversation
+from defserve.client.eras import SessionTerms
+from defserve.client.mcpl import channels, inference
+from defserve.client.mcpl.channels import Acknowledgement, ChannelMessage, Delivery, LiveChannels, Outgoing
+from defserve.client.mcpl.feature_sets import CHANGED, POLICY_KEY, UPDATE, claims
+from defserve.client.mcpl.hooks import HookRunner, Injected, Reviewed, ServerHooks
+from defserve.client.mcpl.inference import InferenceService
+from defserve.client.mcpl.options import ELEVATE, Mcpl, ScopeApproval
+from defserve.client.mcpl.push import PUSH, Inbox, InboxPoller, PushedEvent, PushReceiver
+from defserve.client.mcpl.state import STATE_GET, STATE_UPDATE, HostState, RolledBack, StateTracker
+from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Id
+from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, ProtocolError
+from defserve.protocols.mcpl.channels.messages import Channel
+from defserve.protocols.mcpl.content import Sendable, Turn, Usage
+from defserve.protocols.mcpl.manifest import NoDigest, revision
+from defserve.protocols.mcpl.scopes import Scope
+from defserve.protocols.mcpl.vocabulary import V04, CapabilityDenied, LiveRefusal, Vocabulary, vocabulary_of
+
+Answerer: TypeAlias = Callable[[Json], Awaitable[Json]]
+
+log = logging.getLogger("defserve.client")
+
+
+class McplPeer:
+    """`client.mcpl`. `version` is None until the conversation is open, and with a server that does not speak MCPL.
+
+    `receipt` is the latest answer of a server of 0.5 to the policy; None if it gave none.
+    """
+
+    def __init__(self, options: Mcpl, conversation: ClientConversation, client: Caller) -> None:
+        self.version: str | None = None
+        self.rules: Vocabulary = V04
+        self.receipt: PolicyReceipt | None = None
+        self.server_id = ""
+        self.feature_sets = options.sets()
+        self._options, self._conversation, self._client = options, conversation, client
+        self._agreement: SessionTerms | None = None
+        sets, seen = self.feature_sets, options.seen()
+        self._audit = audit = McplAuditTrail(options.sinks)
+        self._events = PushReceiver(options.on_event, seen, sets, audit)
+        self._scopes = ScopeApproval(options.approve, client.answers, sets, audit)
+        self._inference = InferenceService(options.router, options.model_info, sets, audit, self._notify)
+        self.hooks = ServerHooks(options.hooks, sets, audit, self._request, self._notify)
+        self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
+        self._poller = InboxPoller(client, sets, self._events.pushed, self.channels.fetched)
+        self._states = StateTracker(
+            options.state, sets, audit, client.listed, self._request, client.timeout, options.on_state
+        )
+        self._manifests = ManifestFollower(self._request, self._renewed, audit)
+        self._settled = asyncio.Event()
+        # Request of the server → the capability it belongs to, what a server of 0.5 must be granted, who answers it.
+        self._answerers: Mapping[str, tuple[str, str | None, Answerer | None]] = {
+            PUSH: ("pushEvents", "pushEvents", self._events.pushed),
+            ELEVATE: ("featureSets", None, self._scopes.elevate),
+            inference.REQUEST: ("inferenceRequest", "inferenceRequest", None),
+            inference.MODEL_INFO: ("modelInfo", "modelInfo", self._inference.model_info),
+            channels.REGISTER: ("channels", "channels.register", self.channels.register),
+            channels.CHANGED: ("channels", "channels.register", self.channels.changed),
+            channels.LIST: ("channels", "channels.register", self.channels.listed),
+            channels.INCOMING: ("channels", "channels.incoming", self.channels.incoming),
+            STATE_UPDATE: ("stateUpdate", None, self._states.updated),
+            STATE_GET: ("stateUpdate", None, self._states.given),
+        }
+
+    # -- the conversation begins and ends ----------------------------------------------------------------
+
+    async def prepare(self, agreement: SessionTerms) -> None:
+        """Read what the server says about MCPL."""
+        block = object_of(object_of(agreement.capabilities.get("experimental")).get("mcpl"))
+        version = block.get("version", V04.version) if block else None
+        self.server_id = self._audit.server_id = str(agreement.server_info.get("name", "unknown"))
+        rules = vocabulary_of(version) if isinstance(version, str) else None
+        if rules is None or not isinstance(version, str):
+            return
+        self.version, self._agreement, self.rules = version, agreement, rules
+        await self._read(block, agreement)
+        self._carry()
+
+    async def _read(self, block: Json, agreement: SessionTerms) -> None:
+        if self.rules.by_grant:
+            self.feature_sets.grants.claim(claims(block, agreement.capabilities))
+        self.feature_sets.advertised = block
+        self.hooks.read(block.get("contextHooks"))
+        self.channels.read(block.get("channels"))
+        await self.feature_sets.declare(block.get("featureSets"))
+
+    async def opened(self) -> None:
+        """Tell the server what it may do (§5.3). A server of 0.5 may do nothing before it has answered."""
+        try:
+            if self.version is not None:
+                await self._tell(self.feature_sets.wire())
+        finally:
+            self._settled.set()
+
+    def closed(self, gone: PeerGone | None = None) -> None:
+        """Let readers of events and messages finish. `gone` tells them why the server left."""
+        for inbox in (self._events.inbox, self.channels.inbox):
+            inbox.end(gone)
+
+    # -- what the server asks and tells ------------------------------------------------------------------
+
+    def answers(self, method: str) -> bool:
+        """Whether this is a request of MCPL that was offered to this server."""
+        found = self._answerers.get(method)
+        is_offered = found is not None and found[0] in self._options.block
+        return self.version is not None and is_offered and not (self.rules.by_grant and method == ELEVATE)
+
+    async def answer(self, method: str, params: Json, id: Id) -> Json:
+        """Raises ProtocolError with the codes of appendix A."""
+        await self._settled.wait()  # a server may ask before it has answered our policy
+        try:
+            _, path, answerer = self._answerers[method]
+            if path is not None:
+                self._require(method, path)
+            # The chunks of an inference name the request that they belong to.
+            return await (answerer(params) if answerer is not None else self._inference.infer(params, id))
+        except LiveRefusal as refusal:
+            kept = {name: value for name, value in refusal.data.items() if self.rules.can_enable or name != "canEnable"}
+            raise ProtocolError(refusal.message, code=refusal.code, data=kept) from refusal
+
+    def _require(self, method: str, path: str) -> None:
+        """Raises CapabilityDenied."""
+        if not self.feature_sets.grants.permits(path):
+            self._audit.report(method, "refused", reason=f"{path} is not granted")
+            raise CapabilityDenied(path)
+
+    def heard(self, method: str, params: Json) -> None:
+        """Take a notification of the server."""
+        if self.version is None:
+            return
+        if method == CHANGED and not self.rules.manifest:
+            self._conversation.start_answer(self._changed(params))
+        elif method == MANIFEST_CHANGED and self.rules.manifest:
+            self._conversation.start_answer(self._manifests.changed())
+        elif method in (channels.CHANGED, channels.INCOMING) and self.answers(method):
+            self._conversation.start_answer(self._unanswered(method, params))
+
+    async def _unanswered(self, method: str, params: Json) -> None:
+        """A request that came as a notification."""
+        try:
+            await self.answer(method, params, "")
+        except (InvalidParams, ProtocolError) as error:
+            log.info("%s: %s", method, error)  # the audit log has it; a notification has no answer
+
+    async def _renewed(self, manifest: Json) -> None:
+        """Another manifest has taken the place of the one before. What it adds waits for the server's receipt."""
+        if not (is_object(manifest.get("featureSets")) or is_array(manifest.get("featureSets"))):
+            raise PeerError("the manifest has no feature sets")
+        before = self._enabled()
+        self.feature_sets.withdraw([one.name for one in self.feature_sets])
+        await self._read(manifest, self._opened)
+        self.feature_sets.pending(before)
+        await self._tell({})
+
+    async def _changed(self, params: Json) -> None:
+        self.feature_sets.withdraw(params.get("removed"))
+        added = await self.feature_sets.declare(params.get("added"))
+        try:
+            if added:
+                await self._tell(self.feature_sets.wire(added))
+        except PeerError as error:
+            log.info("the server could not be told about %s: %s", added, error)
+
+    # -- the host's verbs --------------------------------------------------------------------------------
+
+    async def update(
+        self,
+        enabled: Sequence[str] = (),
+        disabled: Sequence[str] = (),
+        scopes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    ) -> None:
+        """Enable and disable feature sets, by name or pattern, and set scopes. It takes effect at once (§6.7)."""
+        before = self._enabled()
+        change = self.feature_sets.update(enabled, disabled, scopes or {})
+        self.feature_sets.pending(before)
+        self._scopes.forget()
+        if self.version is not None:
+            await self._tell(change)
+
+    def events(self) -> Inbox[PushedEvent]:
+        """Events that the server pushed, if there is no `on_event`: `async for event in …`."""
+        return self._events.inbox
+
+    def messages(self) -> Inbox[ChannelMessage]:
+        """Messages of channels, if there is no `on_message`."""
+        return self.channels.inbox
+
+    async def collect(self) -> int:
+        """Fetch events and messages from a server that cannot push them (2026-07-28) but keeps them in an inbox.
+
+        Returns how many there were. Each is treated as if it had been pushed.
+        """
+        return await self._poller.collect() if self.version is not None else 0
+
+    async def before_inference(self, turn: Turn) -> list[Injected]:
+        """What this server adds to a turn, position by position; nothing if it fails or takes too long."""
+        return await HookRunner([self.hooks]).before_inference(turn)
+
+    async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
+        """Show the server an answer; returns the one to show the user. Raises HookFailed if the host fails closed."""
+        return await HookRunner([self.hooks]).after_inference(turn, assistant_message, usage)
+
+    async def inference_ended(self, turn: Turn, phase: Literal["aborted", "failed"]) -> None:
+        """Tell a server of 0.5 that an inference has ended without an answer."""
+        await HookRunner([self.hooks]).inference_ended(turn, phase)
+
+    async def call(self, tool: str, scope: Scope | str, /, **arguments: Any) -> Any:
+        """Call a scoped tool, and say where it may act (§7.7). Raises ScopeDenied if that is forbidden."""
+        where = Scope(scope) if isinstance(scope, str) else scope
+        feature_set = object_of((await self._client.listed(tool)).get("_meta")).get("featureSet")
+        if isinstance(feature_set, str):
+            self._scopes.require(feature_set, where)
+        fields = {"scope": where.wire()} if self.version is not None else None
+        return await self._client.value(tool, await self._client.call_raw(tool, arguments, fields=fields))
+
+    def state(self, feature_set: str) -> HostState:
+        """This host's position in the checkpoints of a set, and their contents (§8). Raises UnknownFeatureSet."""
+        return self._states.state(feature_set)
+
+    async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
+        """Have the server undo everything after a checkpoint (§8.5). Calls continue from there.
+
+        Raises UnknownFeatureSet, and PeerError: −32005 for a checkpoint that the server no longer keeps.
+        """
+        return await self._states.rollback(feature_set, checkpoint)
+
+    def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
+        """Continue from a checkpoint without undoing anything. The next call tells the server.
+
+        None continues from the server's own position; for callers that it cannot tell apart, it starts anew. A host
+        that kept the content of the checkpoint may give it as `content`. Raises UnknownFeatureSet.
+        """
+        self._states.branch(feature_set, checkpoint, content)
+
+    async def open(
+        self, type: str | None, address: Any = None, metadata: Mapping[str, Any] | None = None, **more: Any
+    ) -> Channel:
+        """Have the server open a channel; see `LiveChannels.open` for `id` and `history`."""
+        return await self.channels.open(type, address, metadata, **more)
+
+    async def close(self, id: str) -> bool:
+        """Have the server close a channel. Whether it did."""
+        return await self.channels.close(id)
+
+    async def publish(
+        self, id: str, content: Sendable, *, ack: bool = True, conversation_id: str | None = None, stream: bool = False
+    ) -> Delivery | None:
+        """Publish content to a channel. Without `ack` there is no answer, and the result is None."""
+        return await self.channels.publish(id, content, ack=ack, conversation_id=conversation_id, stream=stream)
+
+    async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
+        """Mark a message of a channel, such as with a reaction."""
+        return await self.channels.acknowledge(id, message_id, intent, value)
+
+    async def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
+        """Show in a channel that the model writes, or has stopped."""
+        await self.channels.typing(id, active=active, metadata=metadata)
+
+    def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
+        """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`."""
+        return self.channels.outgoing(id, inference_id=inference_id, conversation_id=conversation_id)
+
+    # -- on the wire -------------------------------------------------------------------------------------
+
+    async def around(self, params: Mapping[str, Any], send: SendParams) -> Json:
+        """Send a `tools/call` with the state that belongs to it."""
+        return await (self._states.around(params, send) if self.version is not None else send(params))
+
+    async def _tell(self, change: Json) -> None:
+        """Tell a server its policy: a server of 0.5 the whole of it, others the change.
+
+        In the stateless era each request carries the policy, so nothing is sent.
+        """
+        self._carry()
+        grants = self.feature_sets.grants
+        told = self.feature_sets.policy() if grants.by_grant else change
+        with self._audit.watching(UPDATE, **told):
+            if self._opened.stateless:
+                self.feature_sets.settle(True)
+            elif grants.by_grant:
+                await self._ask_receipt(told)
+            else:
+                await self._notify(UPDATE, change)
+
+    def _enabled(self) -> list[str]:
+        return [one.name for one in self.feature_sets if self.feature_sets.enabled(one.name)]
+
+    async def _ask_receipt(self, policy: Json) -> None:
+        """Send the policy. It counts if the server accepts it; an error or silence leaves nothing granted."""
+        grants = self.feature_sets.grants
+        grants.claim(grants.claimed)  # what is taken back does not wait
+        self.receipt = None
+        try:
+            async with asyncio.timeout(self._options.policy_seconds):
+                self.receipt = PolicyReceipt.read(await self._request(UPDATE, policy))
+        except (TimeoutError, PeerError) as error:
+            if isinstance(error, PeerGone):
+                raise
+            reason = str(error) or "no answer in time"
+        else:
+            reason = self.receipt.reason or "the server does not accept it"
+        is_accepted = self.receipt is not None and self.receipt.accepted
+        self.feature_sets.settle(is_accepted)
+        if not is_accepted:
+            log.warning("%s: only MCP is left, because the policy is not in force: %s", self.server_id, reason)
+        elif self.receipt is not None and self.receipt.unavailable:
+            log.warning("%s: not available: %s", self.server_id, ", ".join(self.receipt.unavailable))
+
+    def _carry(self) -> None:
+        if self._opened.stateless:
+            by_grant = self.feature_sets.grants.by_grant
+            self._opened.envelope[POLICY_KEY] = self.feature_sets.policy() if by_grant else self.feature_sets.wire()
+
+    async def _request(self, method: str, params: Mapping[str, Any]) -> Json:
+        if self.version is None:
+            raise _plain()
+        return await self._client.request(method, params)
+
+    async def _notify(self, method: str, params: Mapping[str, Any]) -> None:
+        await self._conversation.notify(method, self._opened.with_envelope(params, None))
+
+    @property
+    def _opened(self) -> SessionTerms:
+        if self._agreement is None:
+            raise _plain()
+        return self._agreement
+
+
+def _plain() -> PeerError:
+    return PeerError("this server does not speak MCPL", code=MethodNotFound.code)
+
+
+# -- MCPL 0.5 §8: a server says that its manifest has changed, and this host fetches it, at most once in two seconds.
+
+
+MANIFEST_CHANGED: Final = "mcpl/manifestChanged"
+MANIFEST_METHOD: Final = "mcpl/manifest"
+MANIFEST_PAUSE_SECONDS: Final = 2.0
+
+
+class ManifestFollower:
+    """Fetches changed manifests, and hands each to `take`. One that cannot be read changes nothing."""
+
+    pause = MANIFEST_PAUSE_SECONDS
+
+    def __init__(self, request: SendRequest, take: Callable[[Json], Awaitable[None]], audit: McplAuditTrail) -> None:
+        self._request, self._take, self._audit = request, take, audit
+        self._is_fetching = self._is_stale = False
+
+    async def changed(self) -> None:
+        """Fetch the manifest. Notices that come meanwhile lead to one more fetch, after a pause."""
+        self._is_stale = True
+        if self._is_fetching:
+            return
+        self._is_fetching = True
+        try:
+            while self._is_stale:
+                self._is_stale = False
+                await self._fetch()
+                await asyncio.sleep(self.pause)
+        finally:
+            self._is_fetching = False
+
+    async def _fetch(self) -> None:
+        try:
+            with self._audit.watching(MANIFEST_METHOD):
+                manifest = await self._request(MANIFEST_METHOD, {})
+                self._check(manifest)
+                await self._take(manifest)
+        except PeerError as error:
+            log.warning("%s: the manifest stays as it was: %s", self._audit.server_id, error)
+
+    def _check(self, manifest: Json) -> None:
+        """A digest that does not fit is a defect of the server. What counts is the content."""
+        try:
+            fits = "revision" not in manifest or revision(manifest) == manifest["revision"]
+        except NoDigest:
+            fits = False
+        if not fits:
+            log.warning("%s: the revision of its manifest does not fit its content", self._audit.server_id)
+
+
+# -- MCPL 0.5 §6: what a server answers to a policy.
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReceipt:
+    """Whether a server accepts a policy. A receipt never widens what was granted.
+
+    unavailable  set → what it lacks, for the sets that do not work, or not wholly
+    notes        what else the server says
+    fallback     without acceptance: "mcp-only", or "close" if the server wants to be left
+    reason       why it does not accept
+    """
+
+    accepted: bool
+    unavailable: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+    fallback: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def read(cls, answer: Any) -> PolicyReceipt:
+        """A server's answer. One without a word about acceptance has not accepted."""
+        told = object_of(answer)
+        features = told.get("unavailableFeatures")
+        unavailable = {
+            name: tuple(texts_of(one.get("missingCapabilities")))
+            for one in (features if is_array(features) else ())
+            if is_object(one) and isinstance(name := one.get("featureSet"), str)
+        }
+        return cls(
+            told.get("accepted") is True,
+            unavailable,
+            tuple(texts_of(told.get("notes"))),
+            text_of(told.get("fallback")),
+            text_of(told.get("reason")),
+        )

@@ -1,0 +1,264 @@
+"""Events that a server pushes (MCPL §9), or keeps in an inbox for a host that polls.
+
+An event counts once. If there is no room for it, the server is told, and may send it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from pydantic_core import from_json
+
+from defserve.client.answers import Caller, settled
+from defserve.client.audit import McplAuditTrail
+from defserve.client.mcpl.feature_sets import FeatureSets
+from defserve.client.replies import Json, object_of, text_of
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import InvalidParams, PeerError
+from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcpl import content as tags
+from defserve.protocols.mcpl.content import Content, read_content
+from defserve.protocols.mcpl.vocabulary import LiveRefusal
+
+PUSH: Final = "push/event"
+
+
+@dataclass(frozen=True, slots=True)
+class PushedEvent:
+    """An event, as the server describes it."""
+
+    server_id: str
+    feature_set: str
+    id: str
+    timestamp: str
+    content: list[Content]
+    origin: Mapping[str, Any]
+    raw: Mapping[str, Any]
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventAnswer:
+    """What a host does with an event: accepts it, perhaps with an inference that it starts, or declines it."""
+
+    accepted: bool = True
+    inference_id: str | None = None
+    reason: str | None = None
+
+    def wire(self) -> Json:
+        """The answer as JSON for the server (§9.3)."""
+        return answer_wire(self.accepted, "inferenceId", self.inference_id, self.reason)
+
+
+EventReply: TypeAlias = EventAnswer | bool | str | None
+"""None and True accept, False declines, a text is the id of the inference that was started."""
+OnEvent: TypeAlias = Callable[[PushedEvent], EventReply | Awaitable[EventReply]]
+
+
+class PushReceiver:
+    """Answers `push/event`: with the answer of `on_event`, or by keeping the event in `inbox`."""
+
+    def __init__(self, on_event: OnEvent | None, seen: Once, sets: FeatureSets, audit: McplAuditTrail) -> None:
+        self.inbox: Inbox[PushedEvent] = Inbox()
+        self._on_event, self._seen, self._sets, self._audit = on_event, seen, sets, audit
+
+    async def pushed(self, params: Json) -> Json:
+        """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
+        name, id = params.get("featureSet"), checked_id(params, "eventId")
+        with self._audit.watching(PUSH, feature_set=name, event_id=id) as record:
+            self._sets.require(name, "pushEvents")
+            event = self._event(params)
+            key = (self._audit.server_id, id)
+            if key in self._seen:
+                record["duplicate"] = True
+            answer = await self._seen.answer(key, lambda: deliver_item(event, self._on_event, self.inbox, EventAnswer))
+            record["inference_id"] = answer.get("inferenceId")
+            if not answer["accepted"]:
+                record |= {"outcome": "refused", "reason": answer["reason"]}
+            return answer
+
+    def _event(self, params: Json) -> PushedEvent:
+        content = object_of(params.get("payload")).get("content")
+        if content is None:
+            raise InvalidParams("Invalid params: payload.content is missing")
+        return PushedEvent(
+            server_id=self._audit.server_id,
+            feature_set=params["featureSet"],
+            id=params["eventId"],
+            timestamp=read_text(params, "timestamp"),
+            content=read_content(content),
+            origin=object_of(params.get("origin")),
+            raw=params,
+            tags=tags.read_tags(params.get("tags")),
+        )
+
+
+# -- Fetches events and messages from a server that cannot push them (2026-07-28): they wait in `inbox://<set>`.
+
+
+Take: TypeAlias = Callable[[Json], Awaitable[object]]
+
+SCHEME: Final = "inbox://"
+
+log = logging.getLogger("defserve.client")
+
+
+class InboxPoller:
+    """Fetches new items, and hands each to `event` or `message`, as if the server had sent it."""
+
+    def __init__(self, client: Caller, sets: FeatureSets, event: Take, message: Take) -> None:
+        self._client, self._sets, self._event, self._message = client, sets, event, message
+        self._cursors: dict[str, int] = {}
+
+    async def collect(self) -> int:
+        """How many items there were. If a handler fails, they are fetched again the next time."""
+        count = 0
+        for resource in await self._client.resources():
+            uri = resource.get("uri")
+            if isinstance(uri, str) and uri.startswith(SCHEME) and self._sets.enabled(uri.removeprefix(SCHEME)):
+                count += await self._fetch(uri)
+        return count
+
+    async def _fetch(self, uri: str) -> int:
+        cursor = self._cursors.get(uri)
+        text = await self._client.read_text(uri if cursor is None else f"{uri}?after={cursor}")
+        try:
+            found = object_of(from_json(text))
+        except ValueError:
+            raise PeerError(f"{uri} is not the inbox of a feature set") from None
+        if found.get("missed") is True and cursor is not None:
+            log.warning("some events in %s were gone before they were fetched", uri)
+        entries = found.get("events")
+        waiting = [entry for entry in entries if is_object(entry)] if is_array(entries) else []
+        for entry in waiting:
+            try:
+                await (self._event(entry) if "eventId" in entry else self._message(entry))
+            except (InvalidParams, LiveRefusal) as error:
+                log.warning("left out an item of %s: %s", uri, error)
+        if isinstance(latest := found.get("cursor"), int):
+            self._cursors[uri] = latest
+        return len(waiting)
+
+
+# -- Events and messages that a server sent: given to the host's handler, or kept until somebody reads them.
+
+
+T = TypeVar("T")
+
+INBOX_SIZE: Final = 1_000
+
+
+class Inbox(Generic[T]):
+    """`async for item in inbox`. It ends when the client closes, and raises PeerGone if the server left."""
+
+    def __init__(self, room: int = INBOX_SIZE) -> None:
+        self._items: deque[T] = deque()
+        self._room, self._ended = room, False
+        self._reason: PeerError | None = None
+        self._news = asyncio.Event()
+
+    def put(self, item: T) -> bool:
+        """Whether there was room for it."""
+        if self._ended or len(self._items) >= self._room:
+            return False
+        self._items.append(item)
+        self._news.set()
+        return True
+
+    def end(self, reason: PeerError | None = None) -> None:
+        """Take nothing more. Items that are there can still be read."""
+        if not self._ended:
+            self._ended, self._reason = True, reason
+            self._news.set()
+
+    def __aiter__(self) -> Inbox[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while not self._items:
+            if self._ended:
+                raise self._reason or StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return self._items.popleft()
+
+
+async def deliver_item(
+    item: T, handler: Callable[[T], Any] | None, inbox: Inbox[T], answer: type[Any]
+) -> tuple[Json, bool]:
+    """The answer to the server, and whether to remember it. `answer` is EventAnswer or MessageAnswer.
+
+    A handler's False declines. A string accepts, and is the id of what the host started. Anything else accepts.
+    """
+    if handler is not None:
+        reply = await settled(handler(item))
+        return (reply if isinstance(reply, answer) else answer(reply is not False, text_of(reply))).wire(), True
+    if inbox.put(item):
+        return answer().wire(), True
+    # Not remembered: the server may send it again once somebody reads.
+    return answer(False, reason="the host's inbox is full").wire(), False
+
+
+def answer_wire(accepted: bool, name: str, id: str | None, reason: str | None) -> Json:
+    """An answer as JSON for the server (§9.3, §14)."""
+    if not accepted:
+        return {"accepted": False, "reason": reason or "declined"}
+    return {"accepted": True} if id is None else {"accepted": True, name: id}
+
+
+# -- Handles a repeated question only once: it gets the first answer, even if that is still being found.
+
+
+MAX_REMEMBERED: Final = 10_000
+LONGEST_ID: Final = 1_024
+
+Answer: TypeAlias = dict[str, Any]
+Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
+"""Returns the answer, and whether to remember it."""
+
+
+class Once:
+    """The last `size` answers, by key. A failure is not remembered, so it may be tried again."""
+
+    def __init__(self, size: int = MAX_REMEMBERED) -> None:
+        self.size = size
+        self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._under_way: dict[Hashable, asyncio.Future[None]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._answers
+
+    async def answer(self, key: Hashable, find: Find) -> Answer:
+        """The earlier answer, or else the one that `find` returns."""
+        while (first := self._under_way.get(key)) is not None:
+            await asyncio.wait((first,))
+        if key in self._answers:
+            return self._answers[key]
+        done = self._under_way[key] = asyncio.get_running_loop().create_future()
+        try:
+            answer, remember = await find()
+            if remember:
+                self._answers[key] = answer
+                if len(self._answers) > self.size:
+                    self._answers.popitem(last=False)
+            return answer
+        finally:
+            del self._under_way[key]
+            done.set_result(None)
+
+    def forget(self) -> None:
+        """Forget every answer. Searches that are running continue."""
+        self._answers.clear()
+
+
+def checked_id(params: dict[str, Any], name: str) -> str:
+    """An id that is short enough to remember. Raises InvalidParams."""
+    found = read_text(params, name)
+    if len(found) > LONGEST_ID:
+        raise InvalidParams(f"Invalid params: {name} must have at most {LONGEST_ID} characters")
+    return found

@@ -1,0 +1,308 @@
+"""MCPL §8: follows the checkpoints of a server's feature sets and their contents, and knows where the next call starts.
+
+A host that sends its checkpoint with each call has its own branch, whatever other hosts do. Its calls on one feature
+set run one after another, so that they do not branch off from each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic_core import from_json, to_json
+
+from defserve.client.answers import SendParams, SendRequest
+from defserve.client.audit import McplAuditTrail
+from defserve.client.mcpl.feature_sets import FeatureSets
+from defserve.client.replies import Json, object_of, text_of
+from defserve.core.json_values import is_object
+from defserve.errors import InvalidParams, PeerError, PeerTimeout, Refused
+from defserve.protocols.mcp.errors import ERROR_KEY, read_text
+from defserve.protocols.mcpl.state.ownership import STATE_KEY, StateUnowned
+from defserve.protocols.mcpl.vocabulary import StateNotManaged
+from defserve.stores.checkpoints.json_patches import apply_patch
+
+Sending: TypeAlias = Literal["host", "checkpoint"] | None
+"""What a call carries: the content and its checkpoint, only the checkpoint, or nothing."""
+SENDING: Final = ("host", "checkpoint", None)
+
+ROLLBACK: Final = "state/rollback"
+# Of an older draft that also calls itself 0.5.
+STATE_UPDATE: Final = "state/update"
+STATE_GET: Final = "state/get"
+MOST_CHECKPOINTS: Final = 1_000
+LONGEST_ID: Final = 1_024
+MOST_BYTES: Final = 16 * 1024 * 1024
+
+log = logging.getLogger("defserve.client")
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """A host's position in the checkpoints of a feature set. `parents` has the known checkpoints, the latest last.
+
+    `content` is None if the server does not send it, or this host does not keep it any more.
+    """
+
+    feature_set: str
+    checkpoint: str | None
+    content: Any
+    parents: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The result of a rollback (§8.6). Without success nothing has changed, and `reason` says why."""
+
+    checkpoint: str
+    success: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A host's position has moved, to `checkpoint`. Told to `Mcpl(on_state=…)`.
+
+    `tool` is the tool whose call has made the checkpoint; None if the server made it by itself. `content` as in
+    HostState. After a rollback, `by_rollback` is true, and `parent` is what is known of it.
+    """
+
+    feature_set: str
+    checkpoint: str
+    parent: str | None
+    content: Any
+    tool: str | None = None
+    by_rollback: bool = False
+
+
+OnState: TypeAlias = Callable[[StateChange], object]
+
+
+class _Branch:
+    """The position in one feature set. `pinned`: the next call names its checkpoint, even if calls usually do not."""
+
+    def __init__(self) -> None:
+        self.at: str | None = None
+        self.pinned = False
+        self.parents: OrderedDict[str, str | None] = OrderedDict()
+        self.turn = asyncio.Lock()
+
+    def add(self, checkpoint: str, parent: str | None) -> None:
+        if len(checkpoint) > LONGEST_ID or len(parent or "") > LONGEST_ID:
+            return
+        self.parents[checkpoint] = parent
+        self.parents.move_to_end(checkpoint)
+        if len(self.parents) > MOST_CHECKPOINTS:
+            self.parents.popitem(last=False)
+
+
+class StateTracker:
+    """Adds the state to the calls of one connection, and reads it from their results."""
+
+    def __init__(
+        self,
+        sending: Sending,
+        sets: FeatureSets,
+        audit: McplAuditTrail,
+        listed: Callable[[str], Awaitable[Json]],
+        request: SendRequest,
+        patience: float | None,
+        on_state: OnState | None = None,
+    ) -> None:
+        self._sending: Sending = sending
+        self._on_state = on_state
+        self._sets, self._audit, self._listed, self._request = sets, audit, listed, request
+        self._patience = patience
+        self._branches: dict[str, _Branch] = {}
+        self._tied: dict[str, str] = {}
+        self._contents = KeptContents(MOST_BYTES)
+
+    def state(self, feature_set: str) -> HostState:
+        """Raises UnknownFeatureSet."""
+        branch = self._branch(feature_set)
+        return HostState(feature_set, branch.at, self._contents.get(feature_set, branch.at), dict(branch.parents))
+
+    def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
+        """Let the next call start at a checkpoint. Raises UnknownFeatureSet."""
+        branch = self._branch(feature_set)
+        branch.at, branch.pinned = checkpoint, True
+        if checkpoint is not None and content is not None:
+            self._contents.keep(feature_set, checkpoint, content)
+
+    async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
+        branch = self._branch(feature_set)
+        async with self._turn(branch, feature_set):
+            with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as record:
+                result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
+                done = RolledBack(checkpoint, result.get("success") is True, text_of(result.get("reason")))
+                if done.success:
+                    branch.at, branch.pinned = checkpoint, False
+                    if self._on_state is not None:
+                        content = self._contents.get(feature_set, checkpoint)
+                        parent = branch.parents.get(checkpoint)
+                        self._on_state(StateChange(feature_set, checkpoint, parent, content, by_rollback=True))
+                else:
+                    record |= {"outcome": "failure", "reason": done.reason}
+                return done
+
+    async def around(self, params: Mapping[str, Any], send: SendParams) -> Json:
+        """Send a `tools/call` with its state, and read the state of its result."""
+        name = await self._set_of(str(params.get("name")))
+        if name is None:
+            return self._received(params, await send(params), None)
+        branch = self._branch(name)
+        async with self._turn(branch, name):
+            result = await send({**self._carried(name, branch, params), **params})
+            if self._is_unowned(result, branch, params):
+                # The tool has not run: the server did not know whose state was meant.
+                result = await send({"checkpoint": None, **params})
+            return self._received(params, result, name)
+
+    # -- the state of a call -----------------------------------------------------------------------------
+
+    def _carried(self, name: str, branch: _Branch, params: Mapping[str, Any]) -> Json:
+        given = params.keys() & {"state", "checkpoint"}
+        if given or not (branch.pinned or (self._sending is not None and branch.at is not None)):
+            return {}
+        content = self._contents.get(name, branch.at) if branch.pinned or self._sending == "host" else None
+        return {"checkpoint": branch.at} if content is None else {"checkpoint": branch.at, "state": content}
+
+    def _is_unowned(self, result: Json, branch: _Branch, params: Mapping[str, Any]) -> bool:
+        given = params.keys() & {"state", "checkpoint"}
+        if given or branch.pinned or branch.at is not None or self._sending is None:
+            return False
+        error = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
+        return result.get("isError") is True and error.get("error_type") == StateUnowned.error_type
+
+    async def _set_of(self, tool: str) -> str | None:
+        """The feature set of a tool, if its state can be rolled back."""
+        if not any(one.rollback for one in self._sets):
+            return None
+        tied: Any = self._tied.get(tool)
+        if tied is None:
+            try:
+                tied = object_of((await self._listed(tool)).get("_meta")).get("featureSet")
+            except PeerError as error:
+                if type(error) is not PeerError:
+                    raise
+        return tied if isinstance(tied, str) and tied in self._sets and self._sets[tied].rollback else None
+
+    # -- the state of a result ---------------------------------------------------------------------------
+
+    def _received(self, params: Mapping[str, Any], result: Json, tied: str | None) -> Json:
+        given = result.get("state")
+        state = given if is_object(given) else object_of(object_of(result.get("_meta")).get(STATE_KEY))
+        checkpoint = state.get("checkpoint")
+        if not isinstance(checkpoint, str):
+            return result
+        name = state["featureSet"] if "featureSet" in state else tied or self._only_set()
+        if not isinstance(name, str) or name not in self._sets:
+            log.warning("%s: a checkpoint that belongs to no feature set is dropped", self._audit.server_id)
+            return result
+        tool = str(params.get("name"))
+        self._follow(name, checkpoint, state, tool)
+        self._tied[tool] = name
+        return result
+
+    def _only_set(self) -> str | None:
+        """The set that a checkpoint without a name belongs to: the one that keeps state, if there is one alone."""
+        found = [one.name for one in self._sets if one.rollback]
+        return found[0] if len(found) == 1 else None
+
+    def _follow(self, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
+        """Go to a new checkpoint, and keep its content if the server tells it."""
+        parent, branch = text_of(state.get("parent")), self._branch(name)
+        content = self._content(name, state, parent)
+        branch.at, branch.pinned = checkpoint, False
+        branch.add(checkpoint, parent)
+        if content is not None:
+            self._contents.keep(name, checkpoint, content)
+        if self._on_state is not None:
+            self._on_state(StateChange(name, checkpoint, parent, content, tool))
+
+    # -- the server's requests ---------------------------------------------------------------------------
+
+    async def updated(self, params: Json) -> Json:
+        """`state/update`: the server has changed a state by itself. Raises InvalidParams, and as `_managed`."""
+        name, checkpoint = self._managed(params), read_text(params, "checkpoint")
+        with self._audit.watching(STATE_UPDATE, feature_set=name, checkpoint=checkpoint) as record:
+            if "data" in params and "patch" in params:
+                raise InvalidParams("Invalid params: a state has data or a patch, not both")
+            if text_of(params.get("parent")) != self._branch(name).at:
+                record["outcome"] = "refused"
+                return {"accepted": False, "reason": "this host is at another checkpoint than its parent"}
+            self._follow(name, checkpoint, params)
+            return {"accepted": True}
+
+    async def given(self, params: Json) -> Json:
+        """`state/get`: where this host is, and the content it keeps."""
+        name = self._managed(params)
+        with self._audit.watching(STATE_GET, feature_set=name):
+            at = self._branch(name).at
+            return {"checkpoint": at, "data": self._contents.get(name, at)}
+
+    def _managed(self, params: Json) -> str:
+        """The set of a request. Raises UnknownFeatureSet, FeatureDisabled, or StateNotManaged."""
+        declared = self._sets.require(params.get("featureSet"))
+        if not declared.rollback or self._sending is None:
+            raise StateNotManaged(declared.name)
+        return declared.name
+
+    def _content(self, name: str, state: Json, parent: str | None) -> Any:
+        if "patch" not in state:
+            return state.get("data")
+        before = self._contents.get(name, parent)
+        if before is None:
+            return None
+        try:
+            return apply_patch(before, state["patch"])
+        except Refused as refused:
+            log.warning("the state of %s cannot be followed: %s", name, refused.message)
+            return None
+
+    def _branch(self, name: str) -> _Branch:
+        """Raises UnknownFeatureSet."""
+        return self._branches.setdefault(self._sets[name].name, _Branch())
+
+    @asynccontextmanager
+    async def _turn(self, branch: _Branch, name: str) -> AsyncGenerator[None]:
+        if self._sending is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._patience):
+                await branch.turn.acquire()
+        except TimeoutError:
+            raise PeerTimeout(f"another call on the state of {name!r} takes too long") from None
+        try:
+            yield
+        finally:
+            branch.turn.release()
+
+
+class KeptContents:
+    """The contents that were used last, as JSON, up to `most` bytes. `get` returns a copy."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._size = most, 0
+        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def keep(self, name: str, checkpoint: str, content: Any) -> None:
+        encoded = to_json(content)
+        if len(checkpoint) > LONGEST_ID:
+            return
+        self._size += len(encoded) - len(self._kept.pop((name, checkpoint), b""))
+        self._kept[name, checkpoint] = encoded
+        while self._size > self._most:
+            self._size -= len(self._kept.popitem(last=False)[1])
+
+    def get(self, name: str, checkpoint: str | None) -> Any:
+        if checkpoint is None or (name, checkpoint) not in self._kept:
+            return None
+        self._kept.move_to_end((name, checkpoint))
+        return from_json(self._kept[name, checkpoint])

@@ -1,0 +1,301 @@
+"""What happens at a server that speaks MGP: its events (§13.2, §13.3), its health, its end (§11.3, §11.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from defserve.client.answers import SendRequest
+from defserve.client.eras import News, NewsFilter, NewsStream
+from defserve.client.replies import object_of, text_of, texts_of
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import PeerError, Refused
+
+if TYPE_CHECKING:
+    from defserve.client.mgp.peer import MgpPeer
+
+
+EVENT_NOTIFICATION: Final = "notifications/mgp.event"
+MOST_EARLY: Final = 256
+
+
+class Event(News):
+    """One event. `missed` counts the events dropped just before it, by the server or this client.
+
+    For polled events, `missed` is a lower bound.
+    """
+
+    __slots__ = ("channel", "data", "timestamp", "severity", "sequence", "missed")
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        super().__init__(EVENT_NOTIFICATION, params)
+        sequence = params.get("sequence")
+        self.channel = str(params.get("channel"))
+        self.data: Any = params.get("data")
+        self.timestamp, self.severity = str(params.get("timestamp")), str(params.get("severity", "info"))
+        self.sequence = sequence if isinstance(sequence, int) else 0
+        self.missed = 0
+
+    def __repr__(self) -> str:
+        return f"Event({self.channel!r}, {self.data!r}, sequence={self.sequence}, missed={self.missed})"
+
+
+class EventStream(NewsStream[Event]):
+    """`async with client.subscribe_events(["tool.*"]) as events: async for event in events`."""
+
+    subscribed: tuple[str, ...] = ()
+    """The channels that matched, as the server names them."""
+    unsupported: tuple[str, ...] = ()
+    """The patterns that matched none."""
+
+    def __init__(self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest) -> None:
+        super().__init__(NewsFilter(), listeners)
+        self._params, self._request, self._last = params, request, 0
+
+    async def __anext__(self) -> Event:
+        event = await super().__anext__()
+        event.missed = max(event.sequence - self._last - 1, 0)
+        self._last = max(event.sequence, self._last)
+        return event
+
+
+class PushedEvents(EventStream):
+    """A subscription of this session. Closing it unsubscribes."""
+
+    def __init__(self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest) -> None:
+        super().__init__(params, listeners, request)
+        self.id: str | None = None
+        self._early: list[Event] = []
+
+    async def _begin(self) -> None:
+        reply = await self._request("mgp/events/subscribe", self._params)
+        if not isinstance(reply.get("subscription_id"), str):
+            raise PeerError("the server gave the subscription no subscription_id")
+        self.id = reply["subscription_id"]
+        self.subscribed = tuple(texts_of(reply.get("subscribed")))
+        self.unsupported = tuple(texts_of(reply.get("unsupported")))
+        early, self._early = self._early, []
+        for event in early:
+            self.hear(event)
+
+    async def _finish(self) -> None:
+        self.end()
+        if self.id is not None:
+            try:
+                await self._request("mgp/events/unsubscribe", {"subscription_id": self.id})
+            except (PeerError, Refused):  # the server left, or has no such subscription: it is over in any case
+                pass
+
+    def hear(self, news: News) -> None:
+        if news.method != EVENT_NOTIFICATION:
+            return
+        event = news if isinstance(news, Event) else Event(news.params)
+        if self.id is None:
+            # On a stream of its own, the first event may come before the reply with our subscription's id.
+            self._early = [*self._early[-MOST_EARLY:], event]
+        elif event.params.get("subscription_id") == self.id:
+            self._keep(event)
+
+
+class PolledEvents(EventStream):
+    """Without a session nothing can be pushed, so this polls for the events since the last time."""
+
+    def __init__(
+        self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest, every: float
+    ) -> None:
+        super().__init__(params, listeners, request)
+        self._every, self._seen = every, 0
+        self._since: str | None = None
+
+    async def _begin(self) -> None:
+        reply = await self._poll()
+        self.unsupported = tuple(texts_of(reply.get("unsupported")))
+        self.subscribed = tuple(pattern for pattern in self._params["channels"] if pattern not in self.unsupported)
+
+    async def _finish(self) -> None:
+        self.end()
+
+    def hear(self, news: News) -> None:
+        """Nothing is pushed."""
+
+    async def __anext__(self) -> Event:
+        while self._queue.empty():
+            reply = await self._poll()
+            self._seen += reply.get("gap") is True
+            found = reply.get("events")
+            for event in filter(is_object, found if is_array(found) else ()):
+                self._seen += 1
+                self._keep(Event({**event, "sequence": self._seen}))
+            if self._queue.empty():
+                await asyncio.sleep(self._every)
+        return await super().__anext__()
+
+    async def _poll(self) -> dict[str, Any]:
+        reply = await self._request("mgp/events/replay", {**self._params, "since": self._since})
+        at = text_of(reply.get("next"))
+        self._since = self._since if at is None else at
+        return reply
+
+
+def subscription(
+    request: SendRequest,
+    listeners: set[NewsStream[Any]],
+    channels: Sequence[str],
+    *,
+    min_severity: str | None,
+    every: float | None,
+) -> EventStream:
+    """A stream of the events in these channels: pushed, or polled every `every` seconds."""
+    params: dict[str, Any] = {"channels": list(channels)}
+    if min_severity is not None:
+        params["filter"] = {"min_severity": min_severity}
+    return (
+        PushedEvents(params, listeners, request) if every is None else PolledEvents(params, listeners, request, every)
+    )
+
+
+# -- MGP §11.3, §11.4: the health of a server, changes of its state, and asking it to end.
+
+
+LIFECYCLE_CHANGED: Final = "notifications/mgp.lifecycle"
+
+Reason: TypeAlias = Literal[
+    "operator_request", "configuration_change", "resource_limit", "idle_timeout", "kernel_shutdown"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to a health ping. `status` is "healthy", "degraded" or "unhealthy"."""
+
+    status: str
+    uptime_secs: float
+    server_id: str
+    timestamp: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a server. Fields that the server does not send are empty. `problems`: a text per failed check."""
+
+    status: str
+    uptime_secs: float
+    tools_available: int
+    tools_total: int
+    pending_requests: int
+    resources: dict[str, Any]
+    checks: dict[str, bool]
+    problems: dict[str, str]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the status is "healthy"; "degraded" is not."""
+        return self.status == "healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A server's answer to a shutdown request: whether it will end, and how long its open calls may take."""
+
+    accepted: bool
+    pending_requests: int
+    estimated_drain_ms: int
+
+
+async def ping_server(peer: MgpPeer) -> Pong:
+    from defserve.protocols.mgp import vocabulary
+
+    reply = await peer.request(
+        "lifecycle", "mgp/health/ping", {"timestamp": vocabulary.format_instant(vocabulary.utc_now())}
+    )
+    return Pong(
+        _read_status(reply),
+        _read_number(reply, "uptime_secs"),
+        str(reply.get("server_id")),
+        str(reply.get("timestamp")),
+    )
+
+
+async def fetch_health(peer: MgpPeer) -> Health:
+    reply = await peer.request("lifecycle", "mgp/health/status", {})
+    checks, problems = object_of(reply.get("checks")), object_of(reply.get("problems"))
+    return Health(
+        _read_status(reply),
+        _read_number(reply, "uptime_secs"),
+        int(_read_number(reply, "tools_available")),
+        int(_read_number(reply, "tools_total")),
+        int(_read_number(reply, "pending_requests")),
+        object_of(reply.get("resources")),
+        {name: passed is True for name, passed in checks.items()},
+        {name: str(problem) for name, problem in problems.items()},
+    )
+
+
+async def request_shutdown(peer: MgpPeer, reason: str, seconds: float) -> Drain:
+    params = {"reason": reason, "timeout_ms": round(seconds * 1000)}
+    reply = await peer.request("lifecycle", "mgp/lifecycle/shutdown", params)
+    return Drain(
+        reply.get("accepted") is True,
+        int(_read_number(reply, "pending_requests")),
+        int(_read_number(reply, "estimated_drain_ms")),
+    )
+
+
+class Change(News):
+    """A server went from one state to another."""
+
+    __slots__ = ("server_id", "previous", "state", "reason", "timestamp")
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        super().__init__(LIFECYCLE_CHANGED, params)
+        self.server_id, self.reason = str(params.get("server_id")), str(params.get("reason"))
+        self.previous, self.state = str(params.get("previous_state")), str(params.get("new_state"))
+        self.timestamp = str(params.get("timestamp"))
+
+    def __repr__(self) -> str:
+        return f"Change({self.previous!r} to {self.state!r}, {self.reason!r})"
+
+
+class LifecycleChanges(NewsStream[Change]):
+    """`async with client.lifecycle() as changes: async for change in changes`.
+
+    If the server announced that it would leave, iterating stops when it does, without an error.
+    """
+
+    _leaving = False
+
+    def __init__(self, listeners: set[NewsStream[Any]]) -> None:
+        super().__init__(NewsFilter(), listeners)
+
+    def __aiter__(self) -> LifecycleChanges:
+        self._listeners.add(self)
+        return self
+
+    async def _begin(self) -> None:
+        """Nothing to ask for: the server tells every client that negotiated it."""
+
+    async def _finish(self) -> None:
+        self.end()
+
+    def hear(self, news: News) -> None:
+        if news.method == LIFECYCLE_CHANGED:
+            change = Change(news.params)
+            self._leaving = change.state in ("draining", "disconnected")
+            self._keep(change)
+
+    def end(self, reason: PeerError | None = None) -> None:
+        super().end(None if self._leaving else reason)
+
+
+def _read_status(reply: dict[str, Any]) -> str:
+    found = reply.get("status")
+    if not isinstance(found, str):
+        raise PeerError("the server reported its health without a status")
+    return found
+
+
+def _read_number(reply: dict[str, Any], name: str) -> float:
+    found = reply.get(name)
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else 0

@@ -1,0 +1,268 @@
+"""What a server that speaks MGP says: of itself (§2), of the security of its tools (§4), and of its failures (§14).
+
+Missing or invalid declarations make a host more careful, never less. It imports no guard: whoever lists tools reads
+this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from defserve.client.replies import Json, object_of, text_of, texts_of, tool_error
+from defserve.core.json_values import is_array
+from defserve.errors import (
+    BadArguments,
+    DefserveError,
+    Draining,
+    PeerError,
+    Problem,
+    Refused,
+    Rejected,
+    TimedOut,
+    ToolError,
+)
+from defserve.protocols.mcp.errors import ERROR_KEY
+from defserve.protocols.mgp import errors
+from defserve.protocols.mgp.errors import KINDS, Recovery
+from defserve.protocols.mgp.terms import EXTENSION_ID, SECTIONS, SECURITY_KEY, VERSION, undeclared
+
+if TYPE_CHECKING:
+    from defserve.client.eras import SessionTerms
+
+
+MOST_PERMISSIONS: Final = 256
+LONGEST_NAME: Final = 256
+
+
+class SaidMgp(NamedTuple):
+    """A server's words. `version` None: it speaks no MGP, or another one. `extensions` are those agreed on."""
+
+    version: str | None = None
+    extensions: tuple[str, ...] = ()
+    sections: frozenset[str] = frozenset()
+    permissions: tuple[str, ...] = ()
+    server_id: str | None = None
+    trust_level: str | None = None
+
+
+def mgp_offer(extensions: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Era → the client capabilities that offer MGP."""
+    block = {"version": VERSION, "extensions": list(extensions)}
+    return {
+        "handshake": {"mgp": block, "experimental": {"mgp": block}},
+        "stateless": {"extensions": {EXTENSION_ID: block}},
+    }
+
+
+def said_mgp(terms: SessionTerms, offered: Collection[str]) -> SaidMgp:
+    """What the server answered to an offer of these extensions."""
+    block = _block(terms)
+    version, id = text_of(block.get("version")), text_of(block.get("server_id"))
+    if version is None or version.partition(".")[0] != VERSION.partition(".")[0]:
+        return SaidMgp(server_id=id)
+    extensions = tuple(name for name in texts_of(block.get("extensions")) if name in offered)
+    return SaidMgp(
+        version,
+        extensions,
+        frozenset[str]().union(*(SECTIONS.get(name, frozenset()) for name in extensions)),
+        tuple(name[:LONGEST_NAME] for name in texts_of(block.get("permissions_required"))[:MOST_PERMISSIONS]),
+        id,
+        text_of(block.get("trust_level")),
+    )
+
+
+def _block(terms: SessionTerms) -> Json:
+    found = terms.capabilities
+    if terms.stateless:
+        return object_of(object_of(found.get("extensions")).get(EXTENSION_ID))
+    return object_of(found.get("mgp")) or object_of(object_of(found.get("experimental")).get("mgp"))
+
+
+# -- MGP §4: what a listed tool declares about its security. A host is more careful if that is missing or invalid.
+
+
+RISKS: Final = ("safe", "moderate", "dangerous")
+MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
+
+
+class ListedSecurity(NamedTuple):
+    """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it.
+
+    A tool that is not listed says nothing of itself: it is dangerous.
+    """
+
+    name: str
+    risk: str
+    security: Json
+    schema: Json
+    is_listed: bool = True
+
+    @property
+    def properties(self) -> Json:
+        """Its arguments, as its schema declares them."""
+        return object_of(self.schema.get("properties"))
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the author marked it. A block without any of the optional fields was made up by the server."""
+        return bool(self.permissions) or not self.security.keys() <= MADE_UP
+
+    @property
+    def permissions(self) -> list[str] | None:
+        """The permissions that it needs; None if it does not say so."""
+        found = self.security.get("permissions_required")
+        return texts_of(found) if is_array(found) else None
+
+    @property
+    def validator(self) -> str | None:
+        """The validator that it declares, if any."""
+        return text_of(self.security.get("validator"))
+
+    @property
+    def confirmation_required(self) -> bool | None:
+        found = self.security.get("confirmation_required")
+        return found if isinstance(found, bool) else None
+
+
+def tool_security(name: str, tool: Json) -> ListedSecurity:
+    """Read a listed tool; `tool` is empty if the server does not list it."""
+    security = object_of(tool.get("security")) or object_of(object_of(tool.get("_meta")).get(SECURITY_KEY))
+    schema = object_of(tool.get("inputSchema"))
+    risk = _risk(security, object_of(tool.get("annotations"))) if tool else "dangerous"
+    return ListedSecurity(name, risk, security, schema, bool(tool))
+
+
+def _risk(security: Json, hints: Json) -> str:
+    if security:
+        found = security.get("risk_level")
+        return found if found in RISKS else "dangerous"
+    return undeclared(hints)["risk_level"]
+
+
+# -- MGP §14: an error of a server that speaks MGP: the exception for its code, and whether to try again (§14.6).
+#
+# The server's fields are checked before they are used. It cannot make the host wait or retry beyond fixed limits.
+
+
+MOST_RETRIES: Final = 10
+LONGEST_WAIT: Final = 60.0
+"""Seconds. If the server wants a longer pause, the host does not retry: the caller decides."""
+USUAL_DELAY: Final = 1.0
+USUAL_RETRIES: Final = 3
+
+
+class Failure(NamedTuple):
+    """A reply that failed. `block` is its `_mgp` object, `body` the other data of the error."""
+
+    code: int
+    message: str
+    block: Mapping[str, Any]
+    body: Mapping[str, Any]
+
+    def exception(self) -> DefserveError | None:
+        """The exception for its code; None if the code has none."""
+        make = _MAKERS.get(self.code)
+        return make(self) if make is not None else None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        recovery = {name: self.block[name] for name in Recovery.__annotations__ if name in self.block}
+        return {**object_of(self.block.get("details")), **recovery}
+
+    def delay(self, retried: int) -> float | None:
+        """Seconds to wait before the next attempt, after `retried` attempts; None if there is none."""
+        retries = min(self._number("max_retries", USUAL_RETRIES), MOST_RETRIES)
+        if self.block.get("retryable") is not True or retried >= retries:
+            return None
+        strategy, least = self.block.get("retry_strategy"), self._number("retry_after_ms", 0) / 1000
+        if strategy == "immediate":
+            wait = least
+        elif strategy == "fixed_delay":
+            wait = least or USUAL_DELAY
+        else:
+            # Doubling stops at the longest wait, so only the server's own minimum can be too long.
+            wait = max(least, min((least or USUAL_DELAY) * 2**retried, LONGEST_WAIT))
+        return wait if wait <= LONGEST_WAIT else None
+
+    @property
+    def fallback(self) -> str | None:
+        """The tool to try when no retries are left. An error that is not `retryable` has none."""
+        return text_of(self.block.get("fallback_tool")) if self.block.get("retryable") is True else None
+
+    def _number(self, name: str, usual: float) -> float:
+        found = self.block.get(name)
+        return max(float(found), 0.0) if isinstance(found, int | float) and not isinstance(found, bool) else usual
+
+
+def failure_from_error(error: PeerError) -> Failure | None:
+    """The failure in a JSON-RPC error; None if it is not an error of MGP."""
+    data = object_of(error.data)
+    return _failure(error.code, error.message, data.get("_mgp"), data)
+
+
+def failure_from_result(result: Mapping[str, Any]) -> Failure | None:
+    """The failure in an `isError` result; None if there is none, or it is not an error of MGP."""
+    if result.get("isError") is not True:
+        return None
+    body = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
+    return _failure(0, tool_error(result).message, result.get("_mgp") or body.get("_mgp"), body)
+
+
+def _failure(code: int, message: str, block: Any, body: Mapping[str, Any]) -> Failure | None:
+    # §14.4 has no code in the block. Ours has one, for errors that carry a JSON-RPC number.
+    found = code if code in KINDS else object_of(block).get("code")
+    if not isinstance(found, int) or found not in KINDS:
+        return None
+    return Failure(found, message, object_of(block), body)
+
+
+def _coded(kind: type[Refused] | type[ToolError]) -> Callable[[Failure], DefserveError]:
+    return lambda failure: kind(failure.message, data=failure.data)
+
+
+def _rejected(failure: Failure) -> DefserveError:
+    body, validator = failure.body, object_of(failure.block.get("details")).get("validator")
+    code_safety = failure.code == errors.CODES["code_safety_violation"]
+    return Rejected(
+        str(body.get("reason") or failure.message),
+        body["violations"] if is_array(body.get("violations")) else [],
+        object_of(body.get("hints")),
+        guard="code_safety" if code_safety else str(validator or "none"),
+    )
+
+
+def _bad_arguments(failure: Failure) -> DefserveError:
+    found = object_of(failure.block.get("details")).get("problems")
+    entries = [object_of(each) for each in found] if is_array(found) else []
+    problems = tuple(Problem(str(each.get("field", "")), str(each.get("reason", ""))) for each in entries)
+    return BadArguments(problems or (Problem("", failure.message),))
+
+
+_CODED: Final = (
+    errors.PermissionDenied,
+    errors.AccessDenied,
+    errors.AuthRequired,
+    errors.AuthExpired,
+    errors.ServerNotReady,
+    errors.ServerRestarting,
+    errors.RateLimited,
+    errors.ResourceExhausted,
+    errors.QuotaExceeded,
+    errors.ToolDisabled,
+    errors.ServerNotFound,
+    errors.ServerExists,
+    errors.UpstreamError,
+    errors.UpstreamTimeout,
+    errors.UpstreamUnavailable,
+)
+
+# 4001 (unknown tool) is missing on purpose: it stays a JSON-RPC error, as without MGP.
+_MAKERS: Final[Mapping[int, Callable[[Failure], DefserveError]]] = {
+    **{kind.code: _coded(kind) for kind in _CODED},
+    errors.CODES["validation_blocked"]: _rejected,
+    errors.CODES["code_safety_violation"]: _rejected,
+    errors.CODES["draining"]: _coded(Draining),
+    errors.CODES["timeout"]: _coded(TimedOut),
+    errors.CODES["invalid_arguments"]: _bad_arguments,
+}

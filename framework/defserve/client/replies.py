@@ -1,0 +1,297 @@
+"""Reads what a peer sends: fields of its JSON, and the value of a tool's result.
+
+Also results that are kept as bytes, lines that cannot be decoded, and errors that mean "the server lacks this method".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pydantic_core import from_json
+
+from defserve.core.json_values import excess, is_array, is_object
+from defserve.core.messages import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Encoded,
+    Id,
+    Message,
+    Reply,
+    decode,
+    encode,
+    is_id,
+)
+from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
+from defserve.serve.address import Challenged, HttpRefusal, SignInError
+
+Json: TypeAlias = dict[str, Any]
+
+
+def object_of(value: Any) -> Json:
+    """`value` if it is a JSON object, else an empty object."""
+    return value if is_object(value) else {}
+
+
+def text_of(value: Any) -> str | None:
+    """`value` if it is a string, else None."""
+    return value if isinstance(value, str) else None
+
+
+def number_of(value: Any) -> float | None:
+    """`value` if it is a number, else None."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def texts_of(value: Any) -> list[str]:
+    """The strings in a JSON array; empty if `value` is no array."""
+    return [item for item in value if isinstance(item, str)] if is_array(value) else []
+
+
+# -- A tool's result as a Python value.
+
+
+RETURNS_KEY: Final = "dev.defserve/returns"
+"""The key of a tool's `_meta` that gives the type of its only text."""
+WRAPPED_KEY: Final = "dev.defserve/wrapped"
+"""The key of a result's `_meta` that says that its structured content is `{"result": value}`."""
+
+
+def lone_text(result: Mapping[str, Any]) -> str | None:
+    """The text of a result that is a single text block; None for other results."""
+    content: Any = result.get("content") or []
+    if result.get("structuredContent") is None and len(content) == 1 and content[0].get("type") == "text":
+        return str(content[0].get("text", ""))
+    return None
+
+
+def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
+    """Structured content if there is any, or else the only text decoded by `returns`, or else the content blocks.
+
+    A result without content gives None. Raises ToolError for a result with `isError`.
+    """
+    if result.get("isError"):
+        raise tool_error(result)
+    if "structuredContent" in result:
+        return unwrapped(result)
+    text = lone_text(result)
+    if text is None:
+        return result.get("content") or None
+    return parse_text(text, returns) if returns is not None else text
+
+
+def unwrapped(result: Mapping[str, Any]) -> Any:
+    """The structured content of a result, without the wrapping that defserve and FastMCP give to lists and scalars."""
+    content, meta = result["structuredContent"], object_of(result.get("_meta"))
+    is_wrapped = meta.get(WRAPPED_KEY) is True or object_of(meta.get("fastmcp")).get("wrap_result") is True
+    return content["result"] if is_wrapped and is_object(content) and content.keys() == {"result"} else content
+
+
+def parse_text(text: str, schema: Mapping[str, Any]) -> Any:
+    """`text` as the JSON value that `schema` declares, or `text` itself if the schema allows a string."""
+    types = _types(schema)
+    if not types or "string" in types:
+        return text
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def tool_error(result: Mapping[str, Any]) -> ToolError:
+    content = result.get("content")
+    blocks = [block for block in content if is_object(block)] if is_array(content) else []
+    text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+    return ToolError(text or "the tool failed without a message", data=object_of(result.get("structuredContent")))
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """Every JSON type that the schema allows; empty if it does not say."""
+    named: Any = schema.get("type")
+    if isinstance(named, str):
+        return {named}
+    if is_array(named):
+        return set(named)
+    members: list[Any] = schema.get("anyOf") or schema.get("oneOf") or []
+    values: list[Any] = [schema["const"]] if "const" in schema else list(schema.get("enum") or [])
+    return {kind for member in members for kind in _types(member)} | {
+        "string" if isinstance(value, str) else "other" for value in values
+    }
+
+
+# -- Replies whose result is kept as the bytes that came, so that it can be passed on without being encoded again.
+
+
+MAX_DEPTH: Final = 64
+MAX_KEYS: Final = 10_000
+
+# The two ways in which servers write a successful reply. The result stands between a known start and a known end.
+ID_FIRST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":(0|[1-9][0-9]{0,17}),"result":').match
+RESULT_FIRST: Final = b'{"result":'
+ID_LAST: Final = re.compile(rb',"jsonrpc":"2\.0","id":(0|[1-9][0-9]{0,17})\}\Z').search
+LONGEST_END: Final = len(b',"jsonrpc":"2.0","id":}') + 18
+CLOSING: Final = ord("}")
+
+
+class RawReply(Reply):
+    """A reply and the bytes of its result. `result` and `error` are decoded; `error` is None if it went well."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, id: Id | None, result: Any, error: dict[str, Any] | None, bytes: bytes | None = None) -> None:
+        # Not by `super`: a proxy makes one for every call.
+        self.id, self.result, self.error, self._bytes = id, result, error, bytes
+
+    @property
+    def raw(self) -> Encoded:
+        """The result as JSON on one line: the server's own bytes where possible, else encoded again."""
+        data = self._bytes
+        # A body may be laid out over several lines. A line feed would break the framing of a pipe, a CR that of events.
+        if data is None or b"\n" in data or b"\r" in data:
+            return Encoded(encode(self.result))
+        return Encoded(data)
+
+
+def read_raw_reply(data: bytes) -> Message | list[Message]:
+    """What `decode` gives. A successful reply in one of the usual forms is a `RawReply`."""
+    if found := ID_FIRST(data):
+        # `}` closes the reply, because nothing but a whole JSON value is accepted before it.
+        number, part = found[1], data[found.end() : -1]
+        if data[-1] != CLOSING:
+            return decode(data)
+    elif data.startswith(RESULT_FIRST) and (found := ID_LAST(data, max(0, len(data) - LONGEST_END))):
+        number, part = found[1], data[len(RESULT_FIRST) : found.start()]
+    else:
+        return decode(data)
+    try:
+        value = from_json(part, allow_inf_nan=False)
+    except ValueError:
+        return decode(data)
+    # Like `decode`: walk only what could be too deep or too wide.
+    if (
+        len(part) >= 2 * MAX_DEPTH
+        and (part.count(b"{") + part.count(b"[") >= MAX_DEPTH or (len(part) > MAX_KEYS and part.count(b":") > MAX_KEYS))
+        and excess(value, MAX_DEPTH - 1, MAX_KEYS) is not None
+    ):
+        return decode(data)
+    return RawReply(int(number), value, None, part)
+
+
+# -- Lines that cannot be decoded: which request one was meant to answer, by a bounded part of it.
+
+
+KEPT_HEAD: Final = 16 * 1024
+KEPT_TAIL: Final = 1024
+
+# A string without an end is taken whole: else each quote in it would be tried as a beginning.
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?+|[{}\[\]]', re.DOTALL)
+_ID_VALUE: Final = re.compile(rb'\s*+:\s*+(-?\d{1,18}(?=[\s,}])|"(?:[^"\\]|\\.){0,256}+")')
+_LAST_ID: Final = re.compile(rb',\s*+"id"(\s*+:[^{}\[\]]{1,600})\}\s*+$')
+_OPENING: Final = (b"{", b"[")
+
+
+class CutMessage(bytes):
+    """The beginning and the end of a line that was longer than `limit` bytes."""
+
+    limit = 0
+
+
+class UnreadableReply(Reply):
+    """Stands for a reply that cannot be decoded. `why` is in our own words."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, id: Id | None, code: int, why: str) -> None:
+        super().__init__(id, None, {"code": code, "message": f"the peer's reply is unreadable: {why}"})
+        self.why = why
+
+
+class Unreadable:
+    """A line that is no message. `is_reply`: it may have been one; `id`: the request that it then answers, if found.
+
+    What a program prints beside its messages is no reply, nor is anything with a method.
+    """
+
+    __slots__ = ("id", "is_reply")
+
+    def __init__(self, data: bytes) -> None:
+        head, tail = data[:KEPT_HEAD].lstrip(), data[-KEPT_TAIL:]
+        members = _members(head)
+        self.id: Id | None = None
+        self.is_reply = (
+            head.startswith(_OPENING) and b'"method"' not in members and (b'"jsonrpc"' in head or b'"jsonrpc"' in tail)
+        )
+        if self.is_reply:
+            last = _LAST_ID.search(tail)
+            self.id = (
+                _id_at(head, members[b'"id"']) if b'"id"' in members else _id_at(tail, last.start(1)) if last else None
+            )
+
+
+def _members(head: bytes) -> dict[bytes, int]:
+    """The strings right inside the outermost object, each with the place where it ends."""
+    found: dict[bytes, int] = {}
+    depth = 0
+    for token in _TOKEN.finditer(head):
+        if (text := token[0]) in _OPENING:
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and head[token.end() : token.end() + 8].lstrip().startswith(b":"):
+            found.setdefault(text, token.end())
+    return found
+
+
+def _id_at(data: bytes, place: int) -> Id | None:
+    value = _ID_VALUE.match(data, place)
+    try:
+        id: Any = from_json(value[1]) if value else None
+    except ValueError:
+        return None
+    return id if is_id(id) else None
+
+
+# -- Methods that a server does not have, though it offers what they belong to: how that is told from other errors.
+
+
+# A request for the first page of a list has no parameters that could be wrong.
+_CODES: Final = frozenset((METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS))
+_STATUSES: Final = frozenset((400, 404, 405, 501))
+
+# Servers that use another code say it in words.
+_WORDS: Final = re.compile(
+    r"(unknown|unsupported|unhandled|unrecogni[sz]ed|invalid|no such)\W+(?:\w+\W+){0,2}(method|request)"
+    r"|(method|request)\b.{0,60}\b(unknown|unsupported|not (found|supported|known|available|allowed|handled))"
+    r"|\bnot implemented\b|\bnot supported\b",
+    re.IGNORECASE | re.DOTALL,
+)
+MAX_QUOTE: Final = 120
+
+
+class ListedItems(NamedTuple):
+    """What a server lists. `note` says that it lacks the method; it is empty otherwise."""
+
+    items: list[Json]
+    note: str = ""
+
+
+def lacks_method(error: PeerError) -> bool:
+    """Whether the error to a request without parameters means that the server does not have the method."""
+    if isinstance(error, PeerGone | PeerTimeout | Challenged | SignInError):
+        return False
+    if isinstance(error, HttpRefusal):
+        return object_of(error.data).get("status") in _STATUSES
+    return error.code in _CODES or _WORDS.search(error.message[:1000]) is not None
+
+
+async def list_if_known(method: str, listing: Awaitable[list[Json]]) -> ListedItems:
+    """A list, empty if the server lacks the method. Raises PeerError for any other error."""
+    try:
+        return ListedItems(await listing)
+    except PeerError as error:
+        if not lacks_method(error):
+            raise
+        quote = " ".join(error.message.split())[:MAX_QUOTE]
+        return ListedItems([], f"the server does not know {method}, which belongs to what it offers: {quote}")

@@ -1,0 +1,262 @@
+"""What a server can be asked, one method each: lists, resources, skills, prompts and completions.
+
+With MGP also its health, its end, and who may use which tool. `Client` inherits these methods.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from time import monotonic
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+
+from defserve.client.replies import Json
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import encode
+from defserve.errors import PeerError, PeerTimeout
+
+if TYPE_CHECKING:
+    from defserve.client.mgp.events import Drain, Health, Pong, Reason
+    from defserve.client.mgp.peer import MgpPeer
+    from defserve.client.skills import LoadedSkill
+
+
+MOST_PAGES: Final = 1_000
+MOST_ITEMS: Final = 100_000
+MOST_BYTES: Final = 64 * 1024 * 1024
+LONGEST_QUOTE: Final = 100
+
+log = logging.getLogger("defserve.client")
+
+
+class ServerRequests(ABC):
+    """Typed methods over `request`. `timeout`: seconds that a request may take; None waits for ever."""
+
+    __slots__ = ()
+
+    timeout: float | None
+
+    @property
+    @abstractmethod
+    def stateless(self) -> bool:
+        """Whether each request stands alone, without a session (2026-07-28 and later)."""
+
+    @abstractmethod
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
+        """Send any request."""
+
+    async def tools(self) -> list[Json]:
+        """Every tool as the server lists it, all pages."""
+        return await self._pages("tools/list", "tools")
+
+    async def resources(self) -> list[Json]:
+        """Every resource as the server lists it, all pages."""
+        return await self._pages("resources/list", "resources")
+
+    async def templates(self) -> list[Json]:
+        """Every resource template as the server lists it, all pages."""
+        return await self._pages("resources/templates/list", "resourceTemplates")
+
+    async def prompts(self) -> list[Json]:
+        """Every prompt as the server lists it, all pages."""
+        return await self._pages("prompts/list", "prompts")
+
+    async def read(self, uri: str) -> list[Json]:
+        """The contents of a resource, unchanged."""
+        return (await self.request("resources/read", {"uri": uri})).get("contents") or []
+
+    async def read_text(self, uri: str) -> str:
+        """The text of a resource. Several texts are joined; binary contents are decoded as UTF-8."""
+        return (await self.read_bytes(uri)).decode()
+
+    async def read_bytes(self, uri: str) -> bytes:
+        """The bytes of a resource; texts are encoded as UTF-8."""
+        return b"".join(
+            base64.b64decode(content["blob"]) if "blob" in content else str(content.get("text", "")).encode()
+            for content in await self.read(uri)
+        )
+
+    async def skills(self) -> list[Json]:
+        """Every skill as the server lists it, all pages. None of its files is read; see `load_skill`."""
+        return await self._pages("skills/list", "skills")
+
+    async def skill(self, uri: str) -> Json:
+        """One skill as its server lists it, by the URI of its `SKILL.md`; it need not be in the list."""
+        from defserve.client.skills import entry_in
+
+        return entry_in(await self.request("skills/get", {"uri": uri}), uri)
+
+    async def directory(self, uri: str) -> list[Json]:
+        """What is in a folder of a skill, as resources, all pages. Folders have the type `inode/directory`."""
+        return await self._pages("resources/directory/read", "resources", {"uri": uri})
+
+    async def load_skill(self, entry: Json) -> LoadedSkill:
+        """Read the `SKILL.md` of a listed skill. Raises UnverifiedSkill if it differs from its entry in anything."""
+        from defserve.client.skills import load_skill
+
+        return await load_skill(self.read, entry)
+
+    async def read_verified(self, entry: Json) -> dict[str, bytes]:
+        """Every file of a listed skill by its path. Raises UnverifiedSkill at the first difference."""
+        from defserve.client.skills import read_verified
+
+        return await read_verified(self.read, entry)
+
+    async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
+        """A prompt with its messages. An argument that is not a string is sent as its JSON text."""
+        texts = {name: value if isinstance(value, str) else encode(value).decode() for name, value in arguments.items()}
+        return await self.request("prompts/get", {"name": prompt, "arguments": texts})
+
+    async def complete(
+        self,
+        ref: str | Mapping[str, Any],
+        *,
+        argument: str,
+        value: str = "",
+        context: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The `completion` object for one argument. `ref` is a prompt's name, a URI or template, or the whole ref."""
+        params: Json = {"ref": _ref(ref), "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        return (await self.request("completion/complete", params)).get("completion") or {}
+
+    async def ping(self) -> None:
+        """Check that the server answers. The stateless era has no ping, so `server/discover` is sent instead."""
+        await self.request("server/discover" if self.stateless else "ping", {})
+
+    async def _pages(
+        self,
+        method: str,
+        member: str,
+        about: Mapping[str, Any] = MappingProxyType({}),
+        on_page: Callable[[Json], object] | None = None,
+    ) -> list[Json]:
+        """Every object of a list; `on_page` sees each page.
+
+        Raises PeerError for what is no list, or is longer than any list should be.
+        After the first page, for which a person may have had to sign in, all others have the time of one request.
+        """
+        items: list[Json] = []
+        seen: set[str] = set()
+        size, params = 0, Json(about)
+        began: float | None = None
+        while True:
+            page = await self.request(method, params)
+            if on_page is not None:
+                on_page(page)
+            began = began or monotonic()
+            if self.timeout is not None and monotonic() - began > self.timeout:
+                raise PeerTimeout(f"the pages of {method} did not end within {self.timeout:g} s")
+            found: Any = page.get(member) or []
+            if not is_array(found):
+                raise PeerError(f"the answer to {method} has {member!r}, which is not a list")
+            objects = [item for item in found if is_object(item)]
+            if len(objects) < len(found):
+                log.warning("skipped %d items of %s that are no objects", len(found) - len(objects), method)
+            items += objects
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                return items
+            if not isinstance(cursor, str):
+                raise PeerError(f"the answer to {method} has a nextCursor that is not a string")
+            if cursor in seen:
+                raise PeerError(f"the pages of {method} never end: cursor {cursor[:LONGEST_QUOTE]!r} came twice")
+            seen.add(cursor)
+            # One page is as long as a message may be; many are counted.
+            size += len(encode(page))
+            if len(seen) >= MOST_PAGES or len(items) > MOST_ITEMS or size > MOST_BYTES:
+                most = f"{MOST_PAGES:,} pages, {MOST_ITEMS:,} items or {MOST_BYTES:,} bytes"
+                raise PeerError(f"the pages of {method} do not end: they are more than {most}")
+            params = {**about, "cursor": cursor}
+
+
+def _ref(ref: str | Mapping[str, Any]) -> Json:
+    if not isinstance(ref, str):
+        return dict(ref)
+    return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}
+
+
+# -- What a server that speaks MGP can be asked: its health, to end, and who may use which tool.
+
+
+class MgpRequests(ABC):
+    """Methods that need `mgp`. Each raises PeerError without it."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def _mgp_peer(self) -> MgpPeer: ...
+
+    async def health(self) -> Health:
+        """The server's health, with its resources and checks (MGP §11.3). Needs `mgp`."""
+        from defserve.client.mgp import events
+
+        return await events.fetch_health(self._mgp_peer)
+
+    async def health_ping(self) -> Pong:
+        """The health that the server knows without running its checks."""
+        from defserve.client.mgp import events
+
+        return await events.ping_server(self._mgp_peer)
+
+    async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:
+        """Have the server finish its calls within `timeout` seconds, then end (§11.4). For admins and local peers."""
+        from defserve.client.mgp import events
+
+        return await events.request_shutdown(self._mgp_peer, reason, timeout)
+
+    async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
+        """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
+        return await query_access(self._mgp_peer, agent_id, tool)
+
+    async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[AccessEntry]) -> Json:
+        """Allow an agent a tool or the server; with `permission="deny"`, forbid it. Returns the entry."""
+        return await grant_access(self._mgp_peer, agent_id, tool, **entry)
+
+    async def access_revoke(self, agent_id: str, tool: str | None = None) -> Json:
+        """Remove an entry."""
+        return await revoke_access(self._mgp_peer, agent_id, tool)
+
+
+# -- MGP §5.4: asks and changes who may use which tool of a server.
+
+
+class AccessEntry(TypedDict, total=False):
+    """The optional fields of an entry."""
+
+    permission: Literal["allow", "deny"]
+    expires_at: datetime
+    justification: str
+
+
+async def query_access(peer: MgpPeer, agent_id: str, tool: str | None) -> Json:
+    return await _request_access(peer, "mgp/access/query", agent_id, tool)
+
+
+async def grant_access(peer: MgpPeer, agent_id: str, tool: str | None, **entry: Unpack[AccessEntry]) -> Json:
+    from defserve.protocols.mgp import vocabulary
+
+    fields = {"entry_type": _grant_type(tool), "permission": "allow"} | dict(entry)
+    if "expires_at" in entry:
+        fields["expires_at"] = vocabulary.format_instant(entry["expires_at"])
+    return await _request_access(peer, "mgp/access/grant", agent_id, tool, **fields)
+
+
+async def revoke_access(peer: MgpPeer, agent_id: str, tool: str | None) -> Json:
+    return await _request_access(peer, "mgp/access/revoke", agent_id, tool, entry_type=_grant_type(tool))
+
+
+def _grant_type(tool: str | None) -> str:
+    return "server_grant" if tool is None else "tool_grant"
+
+
+async def _request_access(peer: MgpPeer, method: str, agent_id: str, tool: str | None, **fields: Any) -> Json:
+    """Raises PeerError if the server offers no access control to this client."""
+    params: Json = {"agent_id": agent_id, "server_id": peer.server_id, **fields}
+    return await peer.request("access_control", method, params if tool is None else params | {"tool_name": tool})

@@ -1,0 +1,183 @@
+"""Sign-ins in private files, their secrets in the system's keyring where there is one.
+
+A credential that was kept is there for the next process. Who renews one holds its lock, so that a refresh token that
+may be used once is used once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from defserve.client.link import SIGN_IN_FOLDER, canonical, sign_in_file
+from defserve.client.replies import Json, object_of, text_of
+from defserve.client.signin.credentials import LOCK_SECONDS, Credential, public_part, read_credential, secret_part
+from defserve.errors import UsageError
+from defserve.stores.files import config_file, is_private_folder, locked, newer_format, read_private, replace_file
+
+FORMAT: Final = 1
+LONGEST_FILE: Final = 512 * 1024
+NAME: Final = "the sign-in"
+
+log = logging.getLogger("defserve.client")
+
+
+class FileStore:
+    """A `CredentialStore` of one file for each server, which only its owner can read.
+
+    With a `keyring` the secrets are there, and the files say for which servers. What it refuses is in the file.
+    """
+
+    def __init__(self, folder: Path, keyring: Keyring | None) -> None:
+        self._folder, self._keyring = folder, keyring
+
+    def read(self, server: str) -> Credential | None:
+        """See `CredentialStore`. Raises UsageError if others could have read or changed it."""
+        found = self._read(sign_in_file(server, self._folder))
+        # A token is for one server. A file that was copied or renamed does not make it one for another.
+        return found if found is not None and canonical(found.server) == canonical(server) else None
+
+    def write(self, credential: Credential) -> None:
+        path = sign_in_file(credential.server, self._folder)
+        public, secret = public_part(credential), secret_part(credential)
+        document: Json = {"format": FORMAT, **public}
+        if self._keyring is not None and self._keyring.write(self._entry(credential.server), json.dumps(secret)):
+            document["keyring"] = True
+        else:
+            document["secrets"] = secret
+        try:
+            self._make_folder()
+            replace_file(path, json.dumps(document).encode())
+        except OSError as error:
+            raise UsageError(f"{NAME} {path} cannot be kept: {error.strerror}", fix="check that folder") from None
+
+    def forget(self, server: str) -> bool:
+        path = sign_in_file(server, self._folder)
+        if self._keyring is not None:
+            self._keyring.forget(self._entry(server))
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise UsageError(f"{NAME} {path} cannot be removed: {error.strerror}", fix="remove that file") from None
+        return True
+
+    def servers(self) -> Iterator[str]:
+        for path in sorted(self._folder.glob("*.json")):
+            if server := text_of(self._document(path).get("server")):
+                yield server
+
+    def place_of(self, server: str) -> str:
+        """Where the secrets for a server are, for a person."""
+        path = sign_in_file(server, self._folder)
+        return "the system's keyring" if self._document(path).get("keyring") else str(path)
+
+    @contextmanager
+    def locked(self, server: str) -> Generator[None]:
+        self._make_folder()
+        with locked(sign_in_file(server, self._folder).with_suffix(".lock"), LOCK_SECONDS):
+            yield
+
+    def _entry(self, server: str) -> str:
+        """The key in the keyring. With the folder: who has two has a sign-in in each, and only one keyring."""
+        return f"{canonical(server)} ({self._folder})"
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.name == "posix" and not is_private_folder(self._folder):
+            raise UsageError(f"others can use {self._folder}", fix=f"chmod 700 {self._folder}")
+
+    def _read(self, path: Path) -> Credential | None:
+        document = self._document(path)
+        if not document:
+            return None
+        if not document.get("keyring"):
+            return read_credential(document, object_of(document.get("secrets")))
+        if self._keyring is None:
+            raise UsageError(
+                f"the secrets of {NAME} {path} are in the system's keyring, which cannot be used here",
+                fix='pip install "defserve[keyring]", or sign in again: defserve login URL',
+            )
+        kept = self._keyring.read(self._entry(text_of(document.get("server")) or ""))
+        return read_credential(document, object_of(json.loads(kept))) if kept else None
+
+    def _document(self, path: Path) -> Json:
+        if not os.path.lexists(path):
+            return {}
+        if os.name == "posix" and not is_private_folder(path.parent):
+            raise UsageError(f"others can use {path.parent}", fix=f"chmod 700 {path.parent}")
+        try:
+            document = object_of(json.loads(read_private(path, NAME, LONGEST_FILE)))
+        except (OSError, ValueError) as error:
+            said = (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is damaged"
+            log.warning("%s %s cannot be read: %s", NAME, path, said)
+            return {}
+        found = document.get("format")
+        if isinstance(found, int) and found > FORMAT:
+            raise UsageError(
+                newer_format(f"{NAME} {path}", found, FORMAT),
+                fix="use the defserve that made it, or remove the file and sign in again",
+            )
+        return document
+
+
+def user_store() -> FileStore:
+    """Where `defserve login` keeps what it gets."""
+    return FileStore(config_file(SIGN_IN_FOLDER), Keyring.of_system())
+
+
+# -- The system's keyring, by the library `keyring` (extra `keyring`).
+
+
+KEYRING_SERVICE: Final = "defserve"
+
+
+class Keyring:
+    """One secret text for each key. What the system's keyring refuses is not kept there."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    @classmethod
+    def of_system(cls) -> Keyring | None:
+        """The keyring of this system; None if there is none, or the library is not installed."""
+        try:
+            import keyring
+
+            backend: Any = keyring.get_keyring()
+            # Backends that keep nothing, or refuse to, say so by a low priority.
+            return cls(backend) if float(backend.priority) >= 1 else None
+        except Exception as error:
+            log.debug("no keyring: %s", type(error).__name__)
+            return None
+
+    def read(self, key: str) -> str | None:
+        """Raises UsageError if the keyring does not answer, since somebody may have to unlock it."""
+        try:
+            return self._backend.get_password(KEYRING_SERVICE, key)
+        except Exception as error:
+            raise UsageError(
+                f"the system's keyring does not answer ({type(error).__name__})", fix="unlock it, and try again"
+            ) from None
+
+    def write(self, key: str, secret: str) -> bool:
+        """Whether it was kept."""
+        try:
+            self._backend.set_password(KEYRING_SERVICE, key, secret)
+        except Exception as error:
+            log.warning("the system's keyring takes no secret (%s): it is kept in a file", type(error).__name__)
+            return False
+        return True
+
+    def forget(self, key: str) -> None:
+        """Forget a secret, if it is there."""
+        try:
+            self._backend.delete_password(KEYRING_SERVICE, key)
+        except Exception as error:
+            log.debug("nothing to remove from the keyring: %s", type(error).__name__)

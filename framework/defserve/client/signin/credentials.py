@@ -1,0 +1,408 @@
+"""What one sign-in leaves: tokens, what renewing and ending them needs, and proofs that we hold the key (DPoP).
+
+Also where a process keeps them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from defserve.auth.oauth import client_basic
+from defserve.client.replies import Json, number_of, object_of, text_of, texts_of
+from defserve.client.signin.fetching import Fetched, Fetcher, Reach, RefusedByIssuer, SignInError, quoted
+from defserve.client.signin.issuer import BASIC, POST, SIGNED, ClientRegistration, IssuerMetadata
+from defserve.core import json_values
+from defserve.errors import UsageError
+
+SECRET_NAMES: Final = ("access_token", "refresh_token", "client_secret", "key")
+
+# Of an issuer's metadata, what renewing and ending a token needs.
+_ISSUER_FIELDS: Final = ("issuer", "token_endpoint", "revocation_endpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A token goes to `server` alone. `asked` are the scopes that were asked for.
+
+    Without `tokens` it is a registration that can be used again.
+    """
+
+    server: str
+    resource: str
+    issuer: IssuerMetadata
+    client: ClientRegistration
+    tokens: Tokens | None = None
+    asked: tuple[str, ...] = ()
+    key: ProofKey | None = None
+    reach: Reach = Reach.INTERNET
+
+    @property
+    def can_refresh(self) -> bool:
+        return self.tokens is not None and self.tokens.refresh_token is not None
+
+    def with_tokens(self, tokens: Tokens) -> Credential:
+        """The same with renewed tokens. An issuer that sends no new refresh token means the old one."""
+        if tokens.refresh_token is None and self.tokens is not None:
+            tokens = replace(tokens, refresh_token=self.tokens.refresh_token)
+        return replace(self, tokens=tokens)
+
+
+def public_part(credential: Credential) -> Json:
+    """What anyone may see of it."""
+    issuer, client, tokens = credential.issuer, credential.client, credential.tokens
+    return {
+        "server": credential.server,
+        "resource": credential.resource,
+        "asked": list(credential.asked),
+        "reach": int(credential.reach),
+        "issuer": {name: getattr(issuer, name) for name in _ISSUER_FIELDS},
+        "client": {name: value for name, value in asdict(client).items() if name not in SECRET_NAMES},
+        "tokens": tokens and {"type": tokens.type, "scopes": list(tokens.scopes), "expires_at": tokens.expires_at},
+    }
+
+
+def secret_part(credential: Credential) -> Json:
+    """What only its owner may see."""
+    tokens = credential.tokens
+    parts: dict[str, Any] = {
+        "access_token": tokens and tokens.access_token,
+        "refresh_token": tokens and tokens.refresh_token,
+        "client_secret": credential.client.client_secret,
+        "key": credential.key and credential.key.kept,
+    }
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+def read_credential(public: Json, secret: Json) -> Credential | None:
+    """A credential of both parts; None if they are not those of one."""
+    server, resource = text_of(public.get("server")), text_of(public.get("resource"))
+    issuer, client, kept = (object_of(public.get(name)) for name in ("issuer", "client", "tokens"))
+    client_id, access = text_of(client.get("client_id")), text_of(secret.get("access_token"))
+    if not server or not resource or not client_id:
+        return None
+    key = object_of(secret.get("key"))
+    tokens = access and Tokens(
+        access,
+        text_of(kept.get("type")) or "Bearer",
+        tuple(texts_of(kept.get("scopes"))),
+        number_of(kept.get("expires_at")),
+        text_of(secret.get("refresh_token")),
+    )
+    return Credential(
+        server,
+        resource,
+        IssuerMetadata(
+            text_of(issuer.get("issuer")) or "",
+            token_endpoint=text_of(issuer.get("token_endpoint")) or "",
+            revocation_endpoint=text_of(issuer.get("revocation_endpoint")) or "",
+        ),
+        ClientRegistration(
+            client_id,
+            text_of(secret.get("client_secret")),
+            text_of(client.get("method")) or "none",
+            text_of(client.get("redirect_uri")) or "",
+            number_of(client.get("expires_at")),
+            tuple(texts_of(client.get("scopes"))),
+        ),
+        tokens or None,
+        tuple(texts_of(public.get("asked"))),
+        ProofKey(key) if key else None,
+        Reach(min(int(number_of(public.get("reach")) or 0), Reach.MACHINE)),
+    )
+
+
+# -- Tokens, and the endpoint that gives, renews and revokes them.
+
+
+SLACK_SECONDS: Final = 30.0
+"""A token that ends sooner counts as ended: it has to last until its request arrives."""
+LONGEST_TOKEN: Final = 32 * 1024
+LONGEST_LIFE: Final = 10 * 365 * 86_400
+"""Seconds. An issuer may write any number."""
+ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+NONCE_WANTED: Final = "use_dpop_nonce"
+TOKEN_TYPES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What an issuer gave. `scopes` are those it says, or else those that were asked for."""
+
+    access_token: str = field(repr=False)
+    type: str = "Bearer"
+    scopes: tuple[str, ...] = ()
+    expires_at: float | None = None
+    refresh_token: str | None = field(default=None, repr=False)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= time.time()
+
+    @property
+    def is_ending(self) -> bool:
+        return self.expires_at is not None and self.expires_at - SLACK_SECONDS <= time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """The private key of a client (PEM or JWK), for `private_key_jwt`."""
+
+    key: str | bytes = field(repr=False)
+    algorithm: str = "ES256"
+
+
+class TokenEndpoint:
+    """The token endpoint of one issuer, as one client uses it. With a `proof_key`, tokens are bound to it (DPoP)."""
+
+    def __init__(
+        self,
+        issuer: IssuerMetadata,
+        client: ClientRegistration,
+        fetcher: Fetcher,
+        *,
+        proof_key: ProofKey | None = None,
+        signing_key: SigningKey | None = None,
+    ) -> None:
+        self._issuer, self._client, self._fetcher = issuer, client, fetcher
+        self._proof_key, self._signing_key = proof_key, signing_key
+        self._nonce: str | None = None
+
+    async def tokens(self, form: Mapping[str, str], asked: Sequence[str]) -> Tokens:
+        """Ask for tokens. Raises RefusedByIssuer with the issuer's error, SignInError for anything else."""
+        answer = await self.ask(form)
+        return read_tokens(answer.document, asked, is_bound=self._proof_key is not None)
+
+    async def ask(self, form: Mapping[str, str]) -> Fetched:
+        """Send a form with the client's proof of who it is, and give the answer. Raises like `tokens`."""
+        answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)
+        if self._proof_key is not None and self._nonce and answer.document.get("error") == NONCE_WANTED:
+            answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)
+        if not answer.is_good:
+            raise self._refusal(answer, "the token endpoint")
+        return answer
+
+    async def revoke(self, tokens: Tokens) -> bool:
+        """Have tokens ended (RFC 7009). Whether the issuer could be asked. Raises SignInError if it refuses."""
+        endpoint = self._issuer.revocation_endpoint
+        if not endpoint:
+            return False
+        for kind, token in (("refresh_token", tokens.refresh_token), ("access_token", tokens.access_token)):
+            if token:
+                form = {"token": token, "token_type_hint": kind}
+                answer = await self._post(endpoint, "the revocation endpoint", form)
+                if answer.status != 200 and answer.document.get("error") != "unsupported_token_type":
+                    raise self._refusal(answer, "the revocation endpoint")
+        return True
+
+    async def _post(self, url: str, what: str, form: Mapping[str, str]) -> Fetched:
+        if not url:
+            raise SignInError(f"{self._issuer.issuer} does not say where its token endpoint is")
+        fields, headers = self._authenticated(form)
+        if self._proof_key is not None:
+            headers["DPoP"] = self._proof_key.proof("POST", url, nonce=self._nonce)
+        answer = await self._fetcher.post(url, what, fields, headers)
+        self._nonce = answer.headers.get("dpop-nonce") or self._nonce
+        return answer
+
+    def _authenticated(self, form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """The form and the headers with what proves who the client is."""
+        client, fields = self._client, dict(form)
+        if client.method == BASIC and client.client_secret is not None:
+            return fields, {"authorization": client_basic(client.client_id, client.client_secret)}
+        fields["client_id"] = client.client_id
+        if client.method == POST and client.client_secret is not None:
+            fields["client_secret"] = client.client_secret
+        elif client.method == SIGNED and (signing := self._signing_key) is not None:
+            fields["client_assertion_type"] = ASSERTION
+            fields["client_assertion"] = signed_assertion(
+                signing.key, signing.algorithm, client.client_id, self._issuer.issuer
+            )
+        return fields, {}
+
+    def _refusal(self, answer: Fetched, what: str) -> RefusedByIssuer:
+        error = text_of(answer.document.get("error")) or f"HTTP {answer.status}"
+        said = quoted(answer.document.get("error_description") or "")
+        return RefusedByIssuer(
+            error,
+            f"{what} of {self._issuer.issuer} refuses: {quoted(error)}{f': {said}' if said else ''}",
+            fix=_FIXES.get(error, ""),
+        )
+
+
+_FIXES: Final = {
+    "invalid_client": "check the client id and its secret; a registration may have ended",
+    "invalid_grant": "sign in again",
+    "invalid_scope": "ask for other scopes: --scope; in code: scopes=[…]",
+    "invalid_target": "the issuer does not know this server: tell who runs it",
+    "unauthorized_client": "the client may not use this grant: change that where it was registered",
+}
+
+
+def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Tokens:
+    """The tokens in an answer. Raises SignInError if it has none, or they are of a kind that was not asked for."""
+    access, kind = text_of(document.get("access_token")), text_of(document.get("token_type")) or ""
+    type = TOKEN_TYPES.get(kind.lower())
+    if not access or len(access) > LONGEST_TOKEN or not access.isascii() or not access.isprintable() or " " in access:
+        raise SignInError("the token endpoint answered without an access token that can be sent")
+    if type is None or (type == "DPoP" and not is_bound):
+        raise SignInError(f"the token endpoint gave a token of the type {quoted(kind)!r}, which was not asked for")
+    granted, seconds = text_of(document.get("scope")), number_of(document.get("expires_in"))
+    refresh = text_of(document.get("refresh_token"))
+    return Tokens(
+        access,
+        type,
+        tuple(granted.split()) if granted is not None else tuple(asked),
+        time.time() + min(seconds, LONGEST_LIFE) if seconds is not None and seconds >= 0 else None,
+        refresh if refresh and len(refresh) <= LONGEST_TOKEN else None,
+    )
+
+
+# -- DPoP (RFC 9449): a key of ours, and proofs that whoever sends a token has it.
+
+
+PROOF_ALGORITHM: Final = "ES256"
+PROOF_TYPE: Final = "dpop+jwt"
+
+
+class ProofKey:
+    """A key pair for one credential. The private half leaves it only by `kept`."""
+
+    def __init__(self, kept: Json | None = None) -> None:
+        jwk = jose("jwk")
+        self._key: Any = jwk.ECKey.import_key(kept) if kept else jwk.ECKey.generate_key("P-256")
+        self._public: Json = self._key.as_dict(private=False)
+        self._public.pop("kid", None)
+
+    def __repr__(self) -> str:
+        return "ProofKey(…)"
+
+    @property
+    def kept(self) -> Json:
+        """The whole key, to be kept with the tokens that are bound to it."""
+        return self._key.as_dict(private=True)
+
+    def proof(self, method: str, url: str, *, token: str | None = None, nonce: str | None = None) -> str:
+        """A proof for one request; `token` is what it sends, `nonce` what the receiver wants to see."""
+        parts = urlsplit(url)
+        claims: Json = {
+            "jti": secrets.token_urlsafe(24),
+            "htm": method,
+            "htu": f"{parts.scheme}://{parts.netloc}{parts.path}",
+            "iat": int(time.time()),
+        }
+        if token is not None:
+            claims["ath"] = json_values.encode_base64url(hashlib.sha256(token.encode("ascii")).digest())
+        if nonce is not None:
+            claims["nonce"] = nonce
+        header = {"typ": PROOF_TYPE, "alg": PROOF_ALGORITHM, "jwk": self._public}
+        return jose("jwt").encode(header, claims, self._key, algorithms=[PROOF_ALGORITHM])
+
+
+def signed_assertion(key: str | bytes, algorithm: str, client_id: str, audience: str) -> str:
+    """A JWT that proves who a client is (RFC 7523 §3), signed with its private key in PEM or JWK. Raises UsageError."""
+    now = int(time.time())
+    claims = {
+        "iss": client_id,
+        "sub": client_id,
+        "aud": audience,
+        "jti": secrets.token_urlsafe(24),
+        "iat": now,
+        "exp": now + 300,
+    }
+    kind = {"E": "ECKey", "R": "RSAKey", "P": "RSAKey"}.get(algorithm[:1])
+    try:
+        if kind is None or algorithm == "EdDSA":
+            imported = jose("jwk").OKPKey.import_key(key)
+        else:
+            imported = getattr(jose("jwk"), kind).import_key(key)
+        return jose("jwt").encode({"alg": algorithm}, claims, imported, algorithms=[algorithm])
+    except (ValueError, TypeError, jose("errors").JoseError) as error:
+        # Not the text of the error: it may quote the key.
+        raise UsageError(
+            f"the private key cannot sign with {algorithm} ({type(error).__name__})",
+            fix="give the key as PEM, and the algorithm that it is for: algorithm='RS256' for RSA",
+        ) from None
+
+
+def jose(name: str) -> Any:
+    """A module of joserfc. Raises UsageError without it."""
+    from importlib import import_module
+
+    try:
+        return import_module(f"joserfc.{name}")
+    except ImportError:
+        raise UsageError(
+            "this server wants signed requests, which needs joserfc", fix='pip install "defserve[oauth]"'
+        ) from None
+
+
+# -- Where sign-ins are kept, and the simplest such place: this process.
+
+
+LOCK_SECONDS: Final = 60.0
+"""Longer than a renewal may take."""
+
+
+class CredentialStore(Protocol):
+    """Keeps one credential for each server. Its methods may block, so they are called in a thread."""
+
+    def read(self, server: str) -> Credential | None:
+        """The credential for a server."""
+        ...
+
+    def write(self, credential: Credential) -> None:
+        """Keep a credential instead of the one before. Raises UsageError if it cannot be kept."""
+        ...
+
+    def forget(self, server: str) -> bool:
+        """Forget a credential. Whether there was one."""
+        ...
+
+    def servers(self) -> Iterator[str]:
+        """The servers that there are credentials for."""
+        ...
+
+    def locked(self, server: str) -> AbstractContextManager[None]:
+        """Whoever else wants to renew the credential of this server waits. Entering it raises OSError or UsageError.
+
+        It is entered in one thread and left in another.
+        """
+        ...
+
+
+class MemoryCredentialStore:
+    """A `CredentialStore` that ends with the process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Credential] = {}
+        self._locks: dict[str, threading.Lock] = {}
+
+    def read(self, server: str) -> Credential | None:
+        return self._kept.get(server)
+
+    def write(self, credential: Credential) -> None:
+        self._kept[credential.server] = credential
+
+    def forget(self, server: str) -> bool:
+        return self._kept.pop(server, None) is not None
+
+    def servers(self) -> Iterator[str]:
+        return iter(tuple(self._kept))
+
+    @contextmanager
+    def locked(self, server: str) -> Generator[None]:
+        lock = self._locks.setdefault(server, threading.Lock())
+        if not lock.acquire(timeout=LOCK_SECONDS):
+            raise TimeoutError(f"another renewal takes more than {LOCK_SECONDS:g} s")
+        try:
+            yield
+        finally:
+            lock.release()

@@ -1,0 +1,328 @@
+"""Where a server is: a string that names a server object, or an address (http, https, ws, wss).
+
+It imports little, because every command looks here first. The client is imported only when one connects.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from defserve.base.search_path import add_folder, find_hidden_file, is_library
+from defserve.errors import PeerError, PeerGone, UsageError
+
+if TYPE_CHECKING:
+    from defserve.client.client import Client
+    from defserve.client.link import ClientAuth, Link, Resolve
+
+
+GROUP: Final = "defserve.servers"
+USUAL_NAMES: Final = ("server", "mcp", "app")
+USUAL_FILES: Final = ("server.py", "main.py", "app.py")
+PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def load_server(target: str) -> Any:
+    """The server object that `target` names.
+
+    Without an attribute it tries the usual names (server, mcp, app), then the only server of the module.
+    Raises UsageError that says what was not found, and where.
+    """
+    path, attribute = split_target(target)
+    if not (attribute or path.endswith(".py") or is_module(path)) and (entry := installed(path)):
+        return load_server(entry[0].target)
+    if not path.endswith(".py"):
+        _refuse_place(path)
+    module = _load_file(path) if path.endswith(".py") else _import(path)
+    found = _attribute(module, attribute, target) if attribute else _search(module, target)
+    if not is_server(found):
+        raise UsageError(
+            f"{target!r} is {type(found).__name__!r}, not a server",
+            fix=f"name the object made with `Server(...)`: {path}:server",
+        )
+    return found
+
+
+class Installed(NamedTuple):
+    """A server of an installed distribution."""
+
+    name: str
+    target: str
+    distribution: str
+    version: str
+
+
+def installed(name: str | None = None) -> list[Installed]:
+    """The servers of this environment, sorted by name; with a `name`, only that one."""
+    from importlib.metadata import entry_points
+
+    found = [
+        Installed(
+            entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else ""
+        )
+        for entry in entry_points(group=GROUP)
+        if name in (None, entry.name)
+    ]
+    return sorted(found)
+
+
+def is_server(thing: object) -> bool:
+    """Whether something is a server. Its methods decide, so that nothing has to be imported."""
+    return not isinstance(thing, type) and callable(getattr(thing, "connect", None)) and hasattr(thing, "run")
+
+
+def is_code(target: str) -> bool:
+    """Whether `target` names something of this environment: a file, an object, a module, an installed server.
+
+    The standard library has no servers, so a configured server may be called `time`.
+    """
+    path, attribute = split_target(target)
+    if attribute or path.endswith(".py"):
+        return not path.endswith(".json")
+    top = path.partition(".")[0]
+    return (top not in sys.stdlib_module_names and bool(top) and is_module(top)) or bool(installed(path))
+
+
+def is_file(target: str) -> bool:
+    """Whether `target` names a Python file. It imports its neighbours; the current folder has no part in it."""
+    return split_target(target)[0].endswith(".py")
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The file or module, and the name in it (empty if none is given)."""
+    path, colon, attribute = target.rpartition(":")
+    # "C:\\server.py" has a colon too, but no name follows it.
+    if colon and attribute.replace(".", "_").isidentifier():
+        return path, attribute
+    return target, ""
+
+
+def is_module(name: str) -> bool:
+    """Whether it can be imported. A plain folder (a namespace package) does not count."""
+    if "." in name:
+        return True  # looking for it would import its packages
+    try:
+        return (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None
+    except ValueError:
+        return name in sys.modules  # a module made by hand has no spec
+
+
+def _refuse_place(path: str) -> None:
+    """Raises UsageError for a folder, or a path to nothing: no module is called like that."""
+    is_path = path.startswith(".") or os.sep in path or "/" in path
+    if os.path.isdir(path) and (is_path or not is_module(path)):
+        beside = (os.path.join(path, each) for each in USUAL_FILES)
+        file = next(filter(os.path.isfile, beside), os.path.join(path, USUAL_FILES[0]))
+        raise UsageError(f"{path!r} is a folder, not a server", fix=f"name the file that makes the server: {file}")
+    if is_path:
+        raise UsageError(f"{path!r} is not a server", fix=f"name a Python file or a module; {_instead(path)}")
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise _failed(f"importing {name!r}", error) from error
+        file = f"{name.replace('.', '/')}.py"
+        there = f"{file}:server" if os.path.isfile(file) else "path/to/server.py"
+        raise UsageError(
+            f"there is no module {error.name!r} on the path",
+            fix=f"install it here, run from the folder that holds it, or give the file: {there}",
+        ) from None
+    except Exception as error:
+        raise _failed(f"importing {name!r}", error) from error
+
+
+def _instead(given: str) -> str:
+    """How to fix the name of a file that does not exist. It may be a misspelt neighbour."""
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(given)
+    try:
+        beside = [each[:-3] for each in os.listdir(folder or os.curdir) if each.endswith(".py")]
+    except OSError:
+        beside = []
+    close = get_close_matches(name.removesuffix(".py"), beside, 1)
+    meant = f"did you mean {os.path.join(folder, close[0])}.py? If not, " if close else ""
+    return f"{meant}check the path; it is relative to the current folder"
+
+
+def _load_file(given: str) -> ModuleType:
+    path = os.path.abspath(given)
+    if not os.path.isfile(path):
+        raise UsageError(f"there is no file {path!r}", fix=_instead(given))
+    folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
+    # As `python server.py` does, so that the file can import its neighbours.
+    add_folder(folder)
+    # Two files with the same name are two modules: the second one is named by its whole path. So is a file that is
+    # called like a library, which others have yet to import.
+    whole = "".join(letter if letter.isalnum() else "_" for letter in path)
+    for known_as in (whole,) if is_library(name) else (name, whole):
+        loaded = sys.modules.get(known_as)
+        if loaded is None:
+            return _run_file(path, known_as)
+        if getattr(loaded, "__file__", None) == path:
+            return loaded
+    raise UsageError(f"{path} and another module are both known as {name!r}", fix="rename the file")
+
+
+def _run_file(path: str, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Annotations are resolved with sys.modules.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _failed(f"running {os.path.basename(path)}", error) from error
+    return module
+
+
+def _failed(doing: str, error: Exception) -> UsageError:
+    """The error for an exception in the author's module, with the author's line that led to it."""
+    if isinstance(error, UsageError):
+        return error
+    where, frame = "", error.__traceback__
+    while frame is not None:
+        name = frame.tb_frame.f_code.co_filename
+        where = where if name.startswith(("<frozen", PACKAGE)) else f"{name}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    text, fix = str(error), ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where, line = f"{error.filename}:{error.lineno}", (error.text or "").strip()
+        text = f"{error.msg}\n    {line}" if line else error.msg
+    elif hidden := _hidden_neighbour(error):
+        fix = f"rename {os.path.basename(hidden)}: a library that defserve uses has its name, and is imported instead"
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        fix = f"install {error.name!r} for {sys.executable}"
+    where = where.removeprefix(os.getcwd() + os.sep)
+    return UsageError(f"{doing} failed: {type(error).__name__}: {text}", where=where, fix=fix)
+
+
+def _hidden_neighbour(error: Exception) -> str | None:
+    """The author's file that was meant, where something is missing in the library of the same name."""
+    if isinstance(error, ImportError):
+        name = error.name
+    else:
+        name = getattr(error.obj, "__name__", None) if isinstance(error, AttributeError) else None
+    return find_hidden_file(name.partition(".")[0]) if isinstance(name, str) else None
+
+
+def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
+    found: Any = module
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            owner = getattr(found, "__name__", None) or type(found).__name__
+            servers = ", ".join(_servers(module))
+            fix = f"it has {servers}" if servers else "it has no server at all: add `server = Server(...)`"
+            raise UsageError(f"{target!r}: {owner} has no {name!r}", fix=fix)
+        found = getattr(found, name)
+    return found
+
+
+def _search(module: ModuleType, target: str) -> Any:
+    if named := [getattr(module, name) for name in USUAL_NAMES if is_server(getattr(module, name, None))]:
+        return named[0]
+    servers = _servers(module)
+    if len(servers) == 1:
+        return getattr(module, servers[0])
+    if servers:
+        raise UsageError(
+            f"{target!r} has several servers: {', '.join(servers)}", fix=f"name one: {target}:{servers[0]}"
+        )
+    raise UsageError(f"{target!r} has no server", fix="add one at module level: server = Server(...)")
+
+
+def _servers(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if not name.startswith("_") and is_server(value)]
+
+
+# -- Servers at an address: http(s):// or ws(s)://. The client is imported only when one connects.
+
+
+HTTP_SCHEMES: Final = ("http", "https")
+WEBSOCKET_SCHEMES: Final = ("ws", "wss")
+LEGACY_SSE_PATH: Final = "/sse"
+
+
+def is_address(target: str) -> bool:
+    """Whether `target` is the address of a server, rather than code to load."""
+    return "://" in target
+
+
+async def connect_url(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    token: str | None = None,
+    resolve: Resolve | None = None,
+    auth: ClientAuth | None = None,
+) -> Link:
+    """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
+
+    `auth` gets a token when the server asks for one: `SignIn()`, `ClientCredentials(…)`.
+
+    `resolve` gives the addresses that each connection may go to, and refuses others. It is for http addresses only.
+
+    An http address whose path ends with `/sse` is tried as HTTP+SSE of 2024 first. Raises UsageError for any other kind
+    of address, PeerError or PeerGone if a WebSocket or such a stream cannot be opened. Over Streamable HTTP nothing is
+    sent before the first message.
+    """
+    if auth is not None and (token or "authorization" in map(str.lower, headers or {})):
+        raise UsageError("both a token and `auth` were given", fix="give one of them")
+    scheme = url.partition("://")[0].lower()
+    authorizer = None if auth is None or scheme not in (*HTTP_SCHEMES, *WEBSOCKET_SCHEMES) else auth.authorizer(url)
+    if scheme in HTTP_SCHEMES:
+        from defserve.client.links.http import HttpLink
+
+        if urlsplit(url).path.rstrip("/").endswith(LEGACY_SSE_PATH):
+            from defserve.client.links.event_streams import LegacySseLink
+            from defserve.serve.address import Challenged
+
+            try:
+                return await LegacySseLink.connect(
+                    url, headers=headers, token=token, resolve=resolve, authorizer=authorizer
+                )
+            except PeerError as refusal:
+                if isinstance(refusal, Challenged | PeerGone):
+                    raise
+                # The path alone proves nothing: it is an endpoint of today's kind.
+        return HttpLink(url, headers=headers, token=token, resolve=resolve, authorizer=authorizer)
+    if scheme in WEBSOCKET_SCHEMES and resolve is None:
+        from defserve.client.links.websocket import WebSocketLink
+
+        return await WebSocketLink.connect(url, headers=headers, token=token, authorizer=authorizer)
+    raise UsageError(f"{url!r} is not an address this client knows", fix="use http://, https://, ws:// or wss://")
+
+
+class Remote:
+    """A server at an address, with the same verb as a server object: `async with Remote(url).connect() as client`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        auth: ClientAuth | None = None,
+    ) -> None:
+        self.url, self._headers, self._token, self._auth = url, headers, token, auth
+
+    @asynccontextmanager
+    async def connect(self, version: str | None = None, **options: Any) -> AsyncGenerator[Client, None]:
+        """A connected client; `version` and `options` are those of `Client`."""
+        from defserve.client.client import Client
+
+        link = await connect_url(self.url, headers=self._headers, token=self._token, auth=self._auth)
+        async with Client(link, version=version, **options) as client:
+            yield client

@@ -1,0 +1,211 @@
+"""A tool call that goes on in the background, and what becomes of it (tasks extension, SEP-2663).
+
+Without a session it is a task of the server, if the tool runs as one: it is asked for again and again. In a session,
+and for a tool that answers at once, it is a plain call of which nobody waits for the result yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from defserve.client.answers import Answers, responses
+from defserve.client.conversation import Progress
+from defserve.client.eras import PREFIX, SessionTerms
+from defserve.client.replies import Json, object_of
+from defserve.errors import PeerError, ProtocolError
+
+TASKS: Final = "tasks"
+EXTENSION: Final = PREFIX + TASKS
+POLL_SECONDS: Final = 1.0
+SHORTEST_POLL, LONGEST_POLL = 0.02, 60.0
+OVER: Final = frozenset(("completed", "failed", "cancelled"))
+MISSING_CAPABILITY: Final = -32021
+
+
+def needs_tasks(error: PeerError | ProtocolError) -> bool:
+    """Whether a server refused a call because it can only be a task."""
+    needed = object_of(object_of(object_of(error.data).get("requiredCapabilities")).get("extensions"))
+    return error.code == MISSING_CAPABILITY and EXTENSION in needed
+
+
+class TaskCaller(Protocol):
+    """The verbs of `Client` that a started call uses; see there what each does and raises."""
+
+    answers: Answers
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json: ...
+
+    async def call_raw(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        on_progress: Progress | None = None,
+        timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Json: ...
+
+    async def value(self, tool: str, result: Json) -> Any: ...
+
+
+class StartedCall(ABC):
+    """A call that runs in the background. `id` is None if it is no task of the server.
+
+    `status` ("working", "input_required", "completed", "failed", "cancelled") and `message` are what was known last.
+    """
+
+    def __init__(self, client: TaskCaller, tool: str) -> None:
+        self._client, self.tool = client, tool
+        self.id: str | None = None
+        self.status, self.message = "working", ""
+
+    @abstractmethod
+    async def refresh(self) -> str:
+        """Ask the server how far the call is; returns the status."""
+
+    @abstractmethod
+    async def result_raw(self) -> Json:
+        """The result unchanged, also one with `isError`, when it is there.
+
+        Questions of the server are answered meanwhile. Raises PeerError if the call has failed or was cancelled.
+        """
+
+    @abstractmethod
+    async def cancel(self) -> None:
+        """Ask the server to stop. It may end all the same."""
+
+    async def result(self) -> Any:
+        """The value, as `Client.call` returns it, when it is there. Raises ToolError if the tool failed."""
+        return await self._client.value(self.tool, await self.result_raw())
+
+
+class ServerTask(StartedCall):
+    """A task of the server. Cancelling a method here does not cancel the task."""
+
+    def __init__(self, client: TaskCaller, tool: str, meta: Json, created: Json) -> None:
+        super().__init__(client, tool)
+        self._meta = meta
+        self.told: Json = created
+        """The task as the server told it last."""
+        self._answered: set[str] = set()
+        self.id = str(created.get("taskId"))
+        self.hear(created)
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in OVER
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before asking again, as the server wishes."""
+        given = self.told.get("pollIntervalMs")
+        seconds = given / 1000 if isinstance(given, int | float) else POLL_SECONDS
+        return min(max(seconds, SHORTEST_POLL), LONGEST_POLL)
+
+    def hear(self, told: Json) -> None:
+        """Take what the server tells of the task, such as in a `notifications/tasks`. What is over stays so."""
+        if not self.is_over:
+            self.told, self.status = told, str(told.get("status"))
+            self.message = str(told.get("statusMessage") or "")
+
+    async def refresh(self) -> str:
+        if not self.is_over:
+            self.hear(await self._ask("tasks/get"))
+        return self.status
+
+    async def answer(self, given: Mapping[str, Any]) -> None:
+        """Answer some of its questions: the key of each to the result of its request."""
+        await self._ask("tasks/update", {"inputResponses": dict(given)})
+
+    async def cancel(self) -> None:
+        await self._ask("tasks/cancel")
+
+    async def result_raw(self) -> Json:
+        while not self.is_over:
+            if self.status == "input_required":
+                await self._answer()
+            await asyncio.sleep(self.pause)
+            await self.refresh()
+        if self.status == "completed":
+            return object_of(self.told.get("result"))
+        if self.status == "cancelled":
+            raise PeerError(f"the task of {self.tool} was cancelled")
+        error = object_of(self.told.get("error"))
+        text = error.get("message") or self.message or "the server gave no reason"
+        code = error.get("code")
+        raise PeerError(str(text), code=code if isinstance(code, int) else PeerError("").code, data=error.get("data"))
+
+    async def _answer(self) -> None:
+        # An answer may not show in the task yet. It must not be given twice.
+        asked = object_of(self.told.get("inputRequests"))
+        new = {key: request for key, request in asked.items() if key not in self._answered}
+        if new:
+            given = await responses({"inputRequests": new}, self._client.answers)
+            self._answered |= new.keys()
+            await self.answer(given)
+
+    async def _ask(self, method: str, more: Mapping[str, Any] | None = None) -> Json:
+        return await self._client.request(method, {"taskId": self.id, **(more or {}), "_meta": self._meta})
+
+
+class PlainCall(StartedCall):
+    """A call whose answer has not come yet."""
+
+    def __init__(self, client: TaskCaller, tool: str, work: asyncio.Task[Json]) -> None:
+        super().__init__(client, tool)
+        self._work = work
+        work.add_done_callback(self._done)
+
+    async def refresh(self) -> str:
+        await asyncio.sleep(0)
+        return self.status
+
+    async def result_raw(self) -> Json:
+        await asyncio.wait((self._work,))
+        if self._work.cancelled():
+            raise PeerError(f"the call of {self.tool} was cancelled")
+        return self._work.result()
+
+    async def cancel(self) -> None:
+        self._work.cancel()
+        await asyncio.wait((self._work,))
+
+    def _done(self, work: asyncio.Task[Json]) -> None:
+        if work.cancelled():
+            self.status = "cancelled"
+        else:
+            self.status = "completed" if work.exception() is None else "failed"
+
+
+async def start(
+    client: TaskCaller,
+    terms: SessionTerms,
+    tool: str,
+    arguments: Mapping[str, Any],
+    on_progress: Progress | None = None,
+    timeout: float | None = None,
+) -> StartedCall:
+    """Call a tool, and do not wait for its result."""
+    if not terms.stateless:
+        work = client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout)
+        return PlainCall(client, tool, asyncio.create_task(work))
+    meta = terms.offering(TASKS)
+    result = await client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
+    if result.get("resultType") == "task":
+        return ServerTask(client, tool, meta, result)
+    done = PlainCall(client, tool, asyncio.create_task(_given(result)))
+    done.status = "completed"
+    return done
+
+
+async def resume(client: TaskCaller, terms: SessionTerms, id: str, tool: str) -> ServerTask:
+    """A task by its id."""
+    meta = terms.offering(TASKS)
+    return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))
+
+
+async def _given(result: Json) -> Json:
+    return result

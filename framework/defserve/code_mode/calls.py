@@ -1,0 +1,156 @@
+"""One call of a tool by the code: its arguments, which tool is meant, what the code gets of its result or failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
+
+from defserve.client.replies import tool_error, value_of
+from defserve.core.call import Call, InnerCall
+from defserve.core.json_values import excess, is_array, is_mapping, is_object
+from defserve.core.messages import Params
+from defserve.core.registry import Registry
+from defserve.errors import ProtocolError
+from defserve.limits import Limits
+from defserve.protocols.mcp.app_policy import is_for_views
+from defserve.protocols.mcp.errors import ERROR_KEY, tool_failure, ungrouped
+from defserve.protocols.mcp.tools import Tool
+from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
+
+CALL_TOOL: Final = "call_tool"
+
+# Calls another tool by name. What code calls is judged, counted and named in errors as what it is.
+INDIRECT: Final = "mgp_tools_call"
+_TAKES: Final = {"name", "arguments"}
+
+# The type of an error → the exception that the code sees. Any other is a RuntimeError.
+EXCEPTIONS: Final[Mapping[str, ErrorKind]] = {
+    "refused": "PermissionError",
+    "permission_denied": "PermissionError",
+    "access_denied": "PermissionError",
+    "confirmation_required": "PermissionError",
+    "validation_blocked": "PermissionError",
+    "code_safety_violation": "PermissionError",
+    "declined": "PermissionError",
+    "credential_ended": "PermissionError",
+    "timeout": "TimeoutError",
+    "invalid_arguments": "ValueError",
+    "unknown_tool": "NameError",
+}
+
+
+def requested(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Params]:
+    """The tool and the arguments that the code asks for, which are JSON already. Raises BadCall."""
+    if out.name != CALL_TOOL:
+        tool = _found(call, tools, out.name)
+        return tool, _named(tool, out)
+    given = dict(zip(("name", "arguments"), out.args, strict=False)) | out.kwargs
+    name, arguments = given.get("name"), given.get("arguments", {})
+    if not (isinstance(name, str) and is_object(arguments) and len(out.args) <= 2 and given.keys() <= _TAKES):
+        raise BadCall("TypeError", 'call_tool takes a name and a dict of arguments: await call_tool("add", {"a": 1})')
+    return _found(call, tools, name), arguments
+
+
+def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
+    """The tool of this name if the caller may see it, and models may call it."""
+    tool = tools.get(name)
+    return tool if tool is not None and may_be_seen(call, tool) else None
+
+
+def may_be_seen(call: Call, tool: Tool) -> bool:
+    """Whether the caller may see a tool, and models may call it: some are for views alone."""
+    return call.session.composition.visible(call, tool) and not is_for_views(tool)
+
+
+async def answer(inner: InnerCall, tool: Tool) -> Answer:
+    """Make a call. What it raises, or answers, becomes the value or the exception that the code gets."""
+    try:
+        result = await inner.run()
+    except ProtocolError as error:
+        return Answer(error="RuntimeError", message=error.message)
+    except Exception as error:
+        result = tool_failure(inner, ungrouped(error))
+    if result.get("isError"):
+        return Answer(error=_kind(result), message=tool_error(result).message)
+    if result.get("resultType", "complete") != "complete":
+        return Answer(error="RuntimeError", message=f"{tool.name} does not answer at once, so code cannot call it")
+    try:
+        return Answer(to_jsonable_python(value_of(result, tool.returns.scalar or tool.returns.schema)))
+    except (PydanticSerializationError, ValueError) as error:
+        return Answer(error="RuntimeError", message=f"the result of {tool.name} has no JSON form: {error}")
+
+
+def _kind(result: Params) -> ErrorKind:
+    meta = result.get("_meta")
+    detail: Any = meta.get(ERROR_KEY) if is_mapping(meta) else None
+    return EXCEPTIONS.get(str(detail.get("error_type")), "RuntimeError") if is_mapping(detail) else "RuntimeError"
+
+
+def _found(call: Call, tools: Registry[Tool], name: str) -> Tool:
+    if name == INDIRECT:
+        raise BadCall("RuntimeError", f"{name} is for clients: code calls the tool itself")
+    if (tool := seen(call, tools, name)) is None:
+        raise BadCall("NameError", f"no tool is called {name!r}; describe_tools lists those there are")
+    return tool
+
+
+def _named(tool: Tool, out: CallOut) -> Params:
+    """The arguments by name. Those without one are in the order of the tool's schema."""
+    if not out.args:
+        return out.kwargs
+    names = list(tool.function.arguments.schema.get("properties", ()))
+    if len(out.args) > len(names):
+        raise BadCall("TypeError", f"{tool.name} takes {len(names)} arguments, and {len(out.args)} were given")
+    given = dict(zip(names, out.args, strict=False))
+    if twice := given.keys() & out.kwargs.keys():
+        raise BadCall("TypeError", f"{tool.name} got two values for {', '.join(sorted(twice))}")
+    return given | out.kwargs
+
+
+# -- The arguments of a call by the code, as if they had come in a message. They may be large: this runs in a thread.
+
+
+class BadCall(Exception):
+    """A call that cannot be made. The code sees it as an exception of this kind."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.answer = Answer(error=kind, message=message)
+
+
+def as_json(out: CallOut, limits: Limits) -> CallOut:
+    """The call with a JSON copy of its arguments, within the limits of messages. Raises BadCall."""
+    given, name = {"args": out.args, "kwargs": out.kwargs}, out.name
+    if (odd := _odd(given, limits.depth)) is not None:
+        raise BadCall("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
+    try:
+        data = to_json(given, inf_nan_mode="constants")
+        copy = from_json(data, allow_inf_nan=False)
+    except (PydanticSerializationError, ValueError) as error:
+        raise BadCall("ValueError", f"the arguments of {name} are not JSON: {error}") from None
+    if len(data) > limits.message:
+        raise BadCall("ValueError", f"the arguments of {name} are longer than {limits.message} bytes")
+    if (problem := excess(copy, limits.depth, limits.keys)) is not None:
+        raise BadCall("ValueError", f"the arguments of {name}: {problem}")
+    return replace(out, args=tuple(copy["args"]), kwargs=copy["kwargs"])
+
+
+def _odd(value: Any, depth: int) -> str | None:
+    """What the first value is that JSON does not know. Of the code's objects only texts cross, which are no data."""
+    waiting: list[tuple[Any, int]] = [(value, 0)]
+    for one, level in waiting:
+        if level > depth:
+            return f"nested more than {depth} levels deep"
+        if is_object(one):
+            keys: list[Any] = list(one)
+            if odd := [key for key in keys if not isinstance(key, str)]:
+                return f"a dict with the key {odd[0]!r}"
+            waiting += [(inner, level + 1) for inner in one.values()]
+        elif is_array(one):
+            waiting += [(inner, level + 1) for inner in one]
+        elif not (one is None or isinstance(one, str | bool | int | float)):
+            return f"of type {type(one).__name__}"
+    return None

@@ -1,0 +1,92 @@
+"""JSON values: their kinds and limits, and how instants and bytes are written in them. Every layer may use it."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, Literal, TypeGuard
+
+JsonSchema = dict[str, Any]
+
+
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether this is an object as an author may write it: any mapping."""
+    return isinstance(value, Mapping)
+
+
+def is_array(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
+
+
+def as_list(value: Any) -> list[Any]:
+    """The value of a keyword that may hold one thing or a list of them, as a list."""
+    return list(value) if is_array(value) else [value]
+
+
+def excess(value: Any, depth: int, keys: int) -> str | None:
+    """Why a message may not hold this decoded value: too deep, too wide, or an infinity in it. Else None."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        below: list[Any] = []
+        for container in level:
+            if is_object(container) and len(container) > keys:
+                return f"an object has more than {keys} members"
+            for item in container.values() if is_object(container) else container:
+                if isinstance(item, dict | list):
+                    below.append(item)
+                elif type(item) is float and not isfinite(item):
+                    return "a number is too large"
+        if not below:
+            return None
+        level = below
+    return f"nested deeper than {depth} levels"
+
+
+def without_surrogates(value: Any) -> Any:
+    """The value with U+FFFD for each lone surrogate, which no JSON text can hold."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if is_object(value):
+        return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
+    if is_array(value):
+        return [without_surrogates(item) for item in value]
+    return value
+
+
+# -- Instants in messages: ISO 8601 in UTC, with `Z` (RFC 3339).
+
+
+def instant(when: datetime, timespec: Literal["seconds", "milliseconds"] | None = None) -> str:
+    """An instant as it is sent. Without a `timespec`, it has milliseconds if it has a fraction of a second."""
+    timespec = timespec or ("milliseconds" if when.microsecond else "seconds")
+    return when.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def instant_at(seconds: float, timespec: Literal["seconds", "milliseconds"] | None = None) -> str:
+    """The same for seconds since 1970."""
+    return instant(datetime.fromtimestamp(seconds, UTC), timespec)
+
+
+# -- base64url without padding (RFC 4648 §5, RFC 7515 §2), which the standard library has not. Every layer may use it.
+
+
+def encode_base64url(raw: bytes) -> str:
+    """The text of these bytes: letters, digits, `-` and `_`."""
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode_base64url(text: str) -> bytes:
+    """The bytes of a text that `encode` gives. Raises ValueError for any other text.
+
+    Python's decoder skips foreign characters and ignores trailing bits, so many texts would stand for the same bytes.
+    """
+    raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if encode_base64url(raw) != text:
+        raise ValueError("not base64url")
+    return raw

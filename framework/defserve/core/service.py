@@ -1,0 +1,251 @@
+"""A server as a whole: how far it is in being served, and which sessions are open. It knows no call, no extension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from defserve.errors import LimitExceeded
+from defserve.limits import Limits
+
+if TYPE_CHECKING:
+    from defserve.core.messages import Id, Params
+    from defserve.core.peer import PeerIdentity
+
+
+Phase: TypeAlias = Literal["idle", "starting", "serving", "draining", "stopped", "failed"]
+Stop: TypeAlias = Callable[[float], None]
+
+
+class ServedComposition(Protocol):
+    """What changes with the phase: whether calls are refused, and who is told."""
+
+    draining: bool
+
+    @property
+    def phase_watchers(self) -> Sequence[Callable[[Any, Phase], None]]: ...
+
+
+class Service:
+    """The phase of a composition that one or more runners serve.
+
+    `phase` is `stopped` when the last runner has ended, and `idle` again when another begins. `reason` is the
+    reason given for its end, `began` the monotonic time when serving began.
+    """
+
+    __slots__ = ("phase", "reason", "began", "_composition", "_runners")
+
+    def __init__(self, composition: ServedComposition) -> None:
+        self.phase: Phase = "idle"
+        self.reason, self.began = "", monotonic()
+        self._composition = composition
+        self._runners: list[Stop] = []
+
+    # -- for runners -------------------------------------------------------------------------------------
+
+    def begin(self, stop: Stop) -> None:
+        """A runner begins. `stop(seconds)`, from any thread, makes it drain for so many seconds and then end."""
+        if not self._runners:
+            self.phase, self.reason, self.began = "idle", "", monotonic()
+            self._composition.draining = False
+            self._enter("starting")
+        self._runners.append(stop)
+
+    def ready(self) -> None:
+        """Calls are taken from now on."""
+        if self.phase == "starting":
+            self._enter("serving")
+
+    def drain(self, reason: str = "") -> None:
+        """Take no new calls. Extensions are told before the first call is refused."""
+        if self.phase == "serving":
+            self.reason = reason
+            self._enter("draining")
+        self._composition.draining = True
+
+    def end(self, stop: Stop) -> None:
+        """A runner has answered its last call and will close its conversations. Calling it again does nothing."""
+        if stop not in self._runners:
+            return
+        self._runners.remove(stop)
+        if self._runners:
+            return
+        if self.phase == "starting":
+            self._enter("failed")
+        else:
+            self.drain()
+            self._enter("stopped")
+
+    # -- ending ------------------------------------------------------------------------------------------
+
+    def stop(self, seconds: float, reason: str = "") -> None:
+        """Drain, then end. Calls in flight get so many seconds. Call it on the loop of one of the runners."""
+        self.drain(reason)
+        for stop in list(self._runners):
+            with suppress(RuntimeError):  # its loop is gone, and the runner with it
+                stop(seconds)
+
+    def _enter(self, phase: Phase) -> None:
+        previous, self.phase = self.phase, phase
+        for changed in self._composition.phase_watchers:
+            try:
+                changed(self._composition, previous)
+            except Exception:
+                import logging
+
+                # A watcher that fails must not keep a server from ending.
+                logging.getLogger("defserve").exception("an extension failed at the phase %s", phase)
+
+
+# -- The open sessions of a server, how many each caller may have, and which one gives way when there are too many.
+
+
+class SessionHolder(Protocol):
+    """Who keeps a session for its peer, between two requests."""
+
+    def idle(self) -> tuple[bool, float] | None:
+        """Whether it was never used, and the seconds since its peer was heard. None while a call or stream is open."""
+        ...
+
+    def evict(self) -> None:
+        """End the session, because another one needs its place."""
+
+
+class SessionSharer(SessionHolder, Protocol):
+    """A holder whose session other processes serve as well."""
+
+    @property
+    def id(self) -> str:
+        """The name of the session in all processes."""
+        ...
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process tells the session what happens. One process does."""
+        ...
+
+    @property
+    def numbering(self) -> str:
+        """How the ids of this process's requests to the peer begin."""
+        ...
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether only this process has ended the session, and others go on with it."""
+        ...
+
+    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity | None) -> bool:
+        """A notification belongs to a question that another process has asked. False: no other process has."""
+        ...
+
+    def is_elsewhere(self, question: Id) -> bool:
+        """Whether a question, if there is such a one, was asked by another process."""
+        ...
+
+    async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity) -> bool:
+        """Give the answer to a question, once. False: nobody waits for it, or it is not this sender's to answer.
+
+        Raises StoreUnavailable if it can be sent again later.
+        """
+        ...
+
+    def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:
+        """A call that does not run here is to be cancelled."""
+
+    def kept_changed(self) -> None:
+        """What an extension keeps for the session has changed."""
+
+
+class CountedSession(Protocol):
+    """What is counted of a session: its peer, and who holds it."""
+
+    @property
+    def address(self) -> str | None:
+        """Of a stranger; None for a peer that is known."""
+        ...
+
+    @property
+    def principal(self) -> str: ...
+    @property
+    def is_shared_identity(self) -> bool:
+        """Whether many peers have this principal."""
+        ...
+
+    @property
+    def holder(self) -> SessionHolder | None: ...
+
+
+S = TypeVar("S", bound=CountedSession)
+
+
+class SessionTable(Generic[S]):
+    """The open sessions. Those of strangers are limited by address, all others by principal.
+
+    A stranger's session gives way if it is idle: to another one from its address if that has too many, and to anybody
+    if the table is full. Then the address with the most sessions is the first to give one.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.open: set[S] = set()
+        self._of_principal: dict[str, int] = {}
+        self._of_address: dict[str, set[S]] = {}
+
+    def admit(self, session: S) -> None:
+        """Count a new session in, or raise LimitExceeded."""
+        limits, address = self.limits, session.address
+        mine = self._of_principal.get(session.principal, 0)
+        if address is not None:
+            if self._number_at(address) >= limits.sessions_per_address and not self._end_one((address,)):
+                raise _too_many("sessions from this address", "sessions_per_address")
+        elif mine >= limits.sessions_per_principal and not session.is_shared_identity:
+            raise _too_many("sessions of this principal", "sessions_per_principal")
+        if len(self.open) >= limits.sessions and not self._end_one(self._fullest(address)):
+            raise _too_many("sessions", "sessions")
+        self.open.add(session)
+        if address is not None:
+            self._of_address.setdefault(address, set()).add(session)
+        else:
+            self._of_principal[session.principal] = mine + 1
+
+    def dismiss(self, session: S) -> None:
+        """Count a session out."""
+        if session not in self.open:
+            return
+        self.open.remove(session)
+        if session.address is not None:
+            same = self._of_address[session.address]
+            same.remove(session)
+            if not same:
+                del self._of_address[session.address]
+        elif left := self._of_principal.pop(session.principal) - 1:
+            self._of_principal[session.principal] = left
+
+    def _number_at(self, address: str | None) -> int:
+        return len(self._of_address.get(address, ())) if address is not None else 0
+
+    def _fullest(self, newcomer: str | None) -> list[str]:
+        """The addresses that may have to give a session, the fullest first. A stranger takes from none that has less
+        than its own address."""
+        least = self._number_at(newcomer)
+        richer = [a for a, sessions in self._of_address.items() if len(sessions) > least or a == newcomer]
+        return sorted(richer, key=self._number_at, reverse=True)
+
+    def _end_one(self, addresses: Iterable[str]) -> bool:
+        """End the session that has been idle for longest, at the first of these addresses that has an idle one."""
+        for address in addresses:
+            idle = [
+                (rank, holder)
+                for session in self._of_address.get(address, ())
+                if (holder := session.holder) is not None and (rank := holder.idle()) is not None
+            ]
+            if idle:
+                max(idle, key=lambda each: each[0])[1].evict()
+                return True
+        return False
+
+
+def _too_many(what: str, limit: str) -> LimitExceeded:
+    return LimitExceeded(f"too many {what}", data={"limit": limit, "retry_after_ms": 1000})

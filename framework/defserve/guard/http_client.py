@@ -1,0 +1,185 @@
+"""The guarded HTTP client behind `ctx.http`: httpx's verbs and responses, on public addresses only.
+
+It reaches only public addresses, even if a stranger chose the URL. A name is resolved once, every address is judged,
+and the connection goes to one of the judged addresses. Sizes and times are bounded, redirects are judged again, and
+credentials do not cross origins. httpx2 is imported when the first request is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+
+from defserve.errors import UsageError
+from defserve.guard.egress import DEADLINE, Egress, refusal
+from defserve.guard.verdict import Violation
+from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from defserve.guard.egress import Resolver
+
+
+# The only headers kept when a redirect leads to another origin. Any other header could be a credential.
+_CARRIED_ACROSS: Final = frozenset(
+    (
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "transfer-encoding",
+        "user-agent",
+    )
+)
+
+
+class RequestContent(TypedDict, total=False):
+    """The content of a request, as in httpx. The Host header is always that of the URL."""
+
+    params: Mapping[str, Any] | list[tuple[str, Any]]
+    headers: Mapping[str, str]
+    content: str | bytes | AsyncIterable[bytes]
+    data: Mapping[str, Any]
+    files: Mapping[str, Any]
+    json: Any
+
+
+class SendOptions(RequestContent, total=False):
+    """The options of a request."""
+
+    auth: tuple[str, str]
+    """User name and password, for the first origin only."""
+
+
+class GuardedClient:
+    """An HTTP client for URLs from strangers. It reaches public addresses, and others only if `egress` allows them.
+
+    A URL or a redirect to any other address raises Refused with the violations in `data`. A response that is too long
+    or too late raises LimitExceeded. A connection that fails raises what httpx2 raises. From the environment it reads
+    only which certificates to trust, and it keeps no cookies.
+
+    resolver   finds the addresses of a host; the system's resolver by default
+    tls        replaces the default trust in certificates
+
+    Raises UsageError if httpx2 is not installed.
+    """
+
+    def __init__(
+        self, egress: Egress | None = None, *, resolver: Resolver | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._egress = egress or Egress()
+        self._http = _client(self._egress, resolver, tls)
+
+    async def get(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """`request` with GET."""
+        return await self.request("GET", url, **sending)
+
+    async def head(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """`request` with HEAD."""
+        return await self.request("HEAD", url, **sending)
+
+    async def post(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """`request` with POST."""
+        return await self.request("POST", url, **sending)
+
+    async def put(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """`request` with PUT."""
+        return await self.request("PUT", url, **sending)
+
+    async def patch(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """`request` with PATCH."""
+        return await self.request("PATCH", url, **sending)
+
+    async def delete(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """`request` with DELETE."""
+        return await self.request("DELETE", url, **sending)
+
+    async def request(self, method: str, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
+        """The response with its body."""
+        async with self.stream(method, url, **sending) as response:
+            await response.aread()
+        return response
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, url: str, **sending: Unpack[SendOptions]
+    ) -> AsyncGenerator[httpx2.Response, None]:
+        """The response without its body; read that with `aiter_bytes`, `aiter_lines` or `aread`."""
+        auth = sending.pop("auth", None)
+        response = await self._follow(self._request(method, url, **sending), auth)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    def _request(self, method: str, url: str, **content: Unpack[RequestContent]) -> httpx2.Request:
+        verdict = self._egress.judge(url)
+        if not verdict or verdict.url is None:
+            raise refusal(verdict)
+        request = self._http.build_request(method, verdict.url, **content)
+        request.headers["host"] = request.url.netloc.decode("ascii")
+        # Only encodings that can be decompressed in bounded pieces.
+        request.headers["accept-encoding"] = self._http.headers["accept-encoding"]
+        request.extensions[DEADLINE] = asyncio.get_running_loop().time() + self._egress.timeout
+        return request
+
+    async def _follow(self, request: httpx2.Request, auth: tuple[str, str] | None) -> httpx2.Response:
+        hops = 0
+        while True:
+            response = await self._http.send(request, stream=True, auth=auth)
+            if response.next_request is None or self._egress.redirects == 0:
+                return response
+            await response.aclose()
+            hops += 1
+            if hops > self._egress.redirects:
+                violation = Violation("redirects", f"Too many redirects: at most {self._egress.redirects}")
+                raise refusal(self._egress.refuse(violation), "Redirect refused")
+            request, last = response.next_request, request
+            if not (verdict := self._egress.judge(str(request.url))):
+                raise refusal(verdict, "Redirect refused")
+            if _origin(request) != _origin(last):
+                auth = None
+                for name in set(request.headers) - _CARRIED_ACROSS:
+                    del request.headers[name]
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def _origin(request: httpx2.Request) -> tuple[str, str, int | None]:
+    return request.url.scheme, request.url.host, request.url.port
+
+
+def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
+    try:
+        import httpx2
+    except ImportError:
+        raise UsageError(
+            "the guarded HTTP client needs httpx2, which is not installed", fix='pip install "defserve[client]"'
+        ) from None
+    from defserve.guard.http_transport import ACCEPTED, CONNECT_SECONDS, GuardedTransport
+
+    return httpx2.AsyncClient(
+        transport=GuardedTransport(egress, resolver, tls),
+        headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPTED},
+        timeout=httpx2.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_SECONDS)),
+        # One client serves many callers: a cookie that one caller was given must not be sent for another.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        trust_env=False,
+        follow_redirects=False,
+    )

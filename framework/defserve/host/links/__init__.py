@@ -1,8 +1,0 @@
-"""The connections to a server: a child process, an HTTP address, a WebSocket. Each is a `Link`.
-
-A link carries whole JSON messages and says why the server left. It knows only the methods that its transport needs
-(headers, sessions, cancellation).
-
-May import: `auth.urls`, `host.link`, `host.conversation`, `host.eras`, `host.exchange`, `host.fields`,
-`protocols.mcp.tools.param_headers`, `transports`, `wire`.
-"""

@@ -1,0 +1,453 @@
+"""Tools that the person has started and that go on: tasks of the server, and plain calls where there are none.
+
+Each is followed until it is over: by its notifications where the server sends them, else by asking as often as the
+server wishes. What is kept of each is bounded, in number and in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from pydantic_core import to_json
+
+from defserve.client.answers import Answers, responses
+from defserve.client.client import Client
+from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.client.tasks import ServerTask, StartedCall
+from defserve.core.messages import INVALID_PARAMS
+from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
+from defserve.inspector.protocol import BadMessage, error_of
+from defserve.inspector.questions import Questions
+
+MOST_TASKS: Final = 100
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Of results. Those of the oldest are forgotten first; the timeline has them still."""
+
+
+class FollowedTasks:
+    """Started tools by number. If there are too many, the oldest of those that are over is dropped."""
+
+    def __init__(self, host: TaskHost) -> None:
+        self._host = host
+        self._tasks: dict[int, FollowedTask] = {}
+        self._last = 0
+
+    def start(self, era: str, tool: str, arguments: Json) -> FollowedTask:
+        """Start a tool, and follow it."""
+        task = self._add(era, tool, arguments)
+        task.begin(arguments)
+        return task
+
+    async def resume(self, client: Client, id: str) -> FollowedTask:
+        """Follow a task by its id. Raises PeerError if the server does not know it."""
+        found = await client.task(id)
+        task = self._add("stateless" if client.stateless else "handshake", "", {})
+        task.resume(found)
+        return task
+
+    def _add(self, era: str, tool: str, arguments: Json) -> FollowedTask:
+        self._make_room()
+        self._last += 1
+        task = self._tasks[self._last] = FollowedTask(self._host, FollowedRecord(self._last, era, tool, arguments))
+        return task
+
+    def _make_room(self) -> None:
+        over = [number for number, task in self._tasks.items() if task.record.over is not None]
+        if len(self._tasks) >= MOST_TASKS:
+            if not over:
+                raise BadMessage(f"{MOST_TASKS} tasks run already", fix="cancel some of them")
+            del self._tasks[over[0]]
+        kept = [task.record for task in reversed(self._tasks.values()) if task.record.result is not None]
+        size = 0
+        for record in kept:
+            size += record.size
+            if size > MOST_BYTES:
+                record.forget_result()
+
+    def __getitem__(self, number: int) -> FollowedTask:
+        if (task := self._tasks.get(number)) is None:
+            raise BadMessage("this task is not in the list any more")
+        return task
+
+    def wire(self) -> list[Json]:
+        return [task.record.wire() for task in reversed(self._tasks.values())]
+
+    def forget(self) -> None:
+        """Drop all that are over."""
+        self._tasks = {number: task for number, task in self._tasks.items() if task.record.over is None}
+
+    async def aclose(self) -> None:
+        for task in self._tasks.values():
+            await task.aclose()
+
+
+# -- One started tool: it is followed until it is over, and its questions are put to the person.
+
+
+LONGEST_CALL: Final = 24 * 3600.0
+LONGEST_ID: Final = 4_096
+MOST_QUESTIONS: Final = 20
+NOTICED: Final = "notifications/tasks"
+SELDOM_SECONDS: Final = 30.0
+"""How often a task is asked for though the server tells its changes: a notice may be lost."""
+AWAY_SECONDS: Final = 1.0
+PUSH_SECONDS: Final = 0.05
+ENDS: Final = ("result", "error", "inputRequests")
+
+
+class TaskHost(Protocol):
+    """What a started tool needs of the inspection."""
+
+    questions: Questions
+
+    async def client(self, era: str | None = None) -> Client: ...
+    def failed(self, era: str | None, error: BaseException) -> None: ...
+    def push(self, topic: str, data: Any) -> None: ...
+
+
+class FollowedTask:
+    """Begins with `begin`, or with `resume` for a task that is known by its id. `record` is what is known of it."""
+
+    def __init__(self, host: TaskHost, record: FollowedRecord) -> None:
+        self._host, self.record = host, record
+        self._started: StartedCall | None = None
+        self._asked: dict[str, asyncio.Task[None]] = {}
+        self._answers: Answers = host.questions.answers(lambda: record.era, task=record.number)
+        self._news = asyncio.Event()
+        self._work: asyncio.Task[None] | None = None
+        self._telling: asyncio.TimerHandle | None = None
+
+    def begin(self, arguments: Json) -> None:
+        self._work = asyncio.create_task(
+            self._until_over(partial(self._start, arguments)), name="defserve.inspector task"
+        )
+
+    def resume(self, task: ServerTask) -> None:
+        self._work = asyncio.create_task(self._until_over(partial(self._follow, task)), name="defserve.inspector task")
+
+    # -- what the person does ----------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Ask now, rather than when the pause is over."""
+        if isinstance(self._started, ServerTask):
+            await self._started.refresh()
+            self._tell(self._started)
+            self._news.set()
+
+    async def cancel(self) -> None:
+        """A task of the server is asked to stop. A plain call is cancelled."""
+        if isinstance(self._started, ServerTask):
+            await self._started.cancel()
+            await self.refresh()
+        elif self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Follow it no longer. A task of the server goes on."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, *self._asked.values(), return_exceptions=True)
+        if self._telling is not None:
+            self._telling.cancel()
+
+    # -- following ---------------------------------------------------------------------------------------
+
+    async def _until_over(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Await the work. Its failure is that of the task."""
+        try:
+            await work()
+        except asyncio.CancelledError:
+            if not isinstance(self._started, ServerTask):
+                self.record.end("cancelled")
+                self._push()
+            raise
+        except Exception as error:
+            self._host.failed(self.record.era, error)
+            self.record.end("failed", error=error)
+            self._push()
+        finally:
+            for asked in self._asked.values():
+                asked.cancel()
+
+    async def _start(self, arguments: Json) -> None:
+        record = self.record
+        client = await self._host.client(record.era)
+        record.era = "stateless" if client.stateless else "handshake"
+        record.step("working")
+        if not client.stateless:
+            record.kind = "plain"
+        self._push()
+        started = self._started = await client.start_raw(
+            record.tool, arguments, on_progress=self._progress, timeout=LONGEST_CALL
+        )
+        if isinstance(started, ServerTask):
+            await self._follow(started)
+            return
+        record.kind = "plain"
+        try:
+            result = await started.result_raw()
+        except asyncio.CancelledError:
+            await started.cancel()
+            raise
+        record.end("completed", result)
+        self._push()
+
+    async def _follow(self, task: ServerTask) -> None:
+        """Until it is over, whatever becomes of the conversation: the server may come back, and still have it."""
+        if len(task.id or "") > LONGEST_ID:
+            raise PeerError(f"the server gave the task an id of more than {LONGEST_ID} characters")
+        record = self.record
+        record.kind, record.id = "task", task.id
+        self._started = task
+        self._tell(task)
+        while not task.is_over:
+            client = await self._client()
+            if client is None:
+                continue
+            try:
+                await self._converse(client, task)
+            except PeerGone as error:
+                self._host.failed(record.era, error)
+                record.by = ""
+                task = await self._found(task)
+        self._finish(task)
+
+    async def _found(self, task: ServerTask) -> ServerTask:
+        """The same task in a new conversation, as soon as there is one."""
+        while (client := await self._client()) is None:
+            pass
+        try:
+            self._started = await client.task(task.id or "", task.tool)
+        except PeerGone:
+            return task
+        except PeerError as error:
+            if error.code == INVALID_PARAMS:
+                raise PeerError("the server does not know this task any more", code=error.code) from error
+            raise
+        return self._started
+
+    async def _client(self) -> Client | None:
+        try:
+            return await self._host.client(self.record.era)
+        except PeerGone:
+            await asyncio.sleep(AWAY_SECONDS)
+            return None
+
+    async def _converse(self, client: Client, task: ServerTask) -> None:
+        listening = asyncio.create_task(self._listen(client, task), name="defserve.inspector task news")
+        try:
+            while not task.is_over:
+                self._ask(task)
+                self._news.clear()
+                pause = max(task.pause, SELDOM_SECONDS) if self.record.by == "notices" else task.pause
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._news.wait()
+                except TimeoutError:
+                    await task.refresh()
+                self._tell(task)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self, client: Client, task: ServerTask) -> None:
+        """Hear of its changes, if the server tells them."""
+        self.record.by = "polls"
+        try:
+            async with client.listen(tasks=(task.id or "",)) as news:
+                if task.id in texts_of(news.honoured.get("taskIds")):
+                    self.record.by = "notices"
+                    self._push()
+                    self._news.set()
+                async for each in news:
+                    if each.method == NOTICED and each.params.get("taskId") == task.id:
+                        task.hear(each.params)
+                        self._news.set()
+        except PeerError:
+            pass  # it is asked for
+        finally:
+            self.record.by = "polls"
+            self._news.set()
+
+    def _finish(self, task: ServerTask) -> None:
+        record = self.record
+        if task.status == "completed":
+            record.end("completed", object_of(task.told.get("result")))
+        elif task.status == "cancelled":
+            record.end("cancelled")
+        else:
+            error = object_of(task.told.get("error"))
+            code = error.get("code")
+            text = str(error.get("message") or task.message or "the server gave no reason")
+            known = {"code": code} if isinstance(code, int) else {}
+            record.end("failed", error=PeerError(text, **known, data=error.get("data")))
+        record.by = ""
+        # The result is the largest part of it, and is kept by the record, if at all.
+        record.told = {name: told for name, told in task.told.items() if name not in ENDS}
+        self._started = None
+        self._push()
+
+    # -- questions ---------------------------------------------------------------------------------------
+
+    def _ask(self, task: ServerTask) -> None:
+        """Put new questions to the person, and take back those that are no longer open."""
+        wanted = object_of(task.told.get("inputRequests")) if task.status == "input_required" else {}
+        for key in self._asked.keys() - wanted.keys():
+            self._asked.pop(key).cancel()
+        new = [key for key in wanted if key not in self._asked]
+        for key in new[: MOST_QUESTIONS - sum(not asked.done() for asked in self._asked.values())]:
+            self._asked[key] = asyncio.create_task(self._answer(key, wanted[key]))
+
+    async def _answer(self, key: str, request: Any) -> None:
+        # The key stays in `_asked`: an answer may not show in the task yet, and must not be given twice.
+        try:
+            given = await responses({"inputRequests": {key: request}}, self._answers)
+        except ProtocolError:
+            self._explain("You did not let the model answer. Cancel the task if it waits for that.")
+            return
+        except Exception as error:
+            self._explain(f"A question cannot be answered: {error or type(error).__name__}. Cancel the task.")
+            return
+        try:
+            if isinstance(task := self._started, ServerTask):
+                await task.answer(given)
+                self.record.unanswered = ""
+                await self.refresh()
+        except DefserveError as error:
+            self._explain(f"The answer did not reach the server: {error}")
+            # It is asked again, but not at once: some answers need no person, and a server may refuse each of them.
+            await asyncio.sleep(AWAY_SECONDS)
+            self._asked.pop(key, None)
+            self._news.set()
+
+    def _explain(self, message: str) -> None:
+        """Tell the pages why the task waits."""
+        self.record.unanswered = message[:LONGEST_TEXT]
+        self._push()
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def _progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.record.progress = {"progress": progress, "total": total}
+        self.record.step("working", message or "")
+        self._push()
+
+    def _tell(self, task: ServerTask) -> None:
+        changed = task.told is not self.record.told
+        self.record.told = task.told
+        # The end is told once, with the result.
+        if (not task.is_over and self.record.step(task.status, task.message)) or changed:
+            self._push()
+
+    def _push(self) -> None:
+        """Tell the pages soon. A server that changes a task very often does not make it more often."""
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(PUSH_SECONDS, self._say)
+
+    def _say(self) -> None:
+        self._telling = None
+        self._host.push("task", self.record.wire())
+
+
+# -- What is known of one started tool, and how the page gets it.
+
+
+Kind: TypeAlias = Literal["starting", "task", "plain"]
+"""`plain`: a call that is no task, because there are none in a session, or because the server answered at once."""
+
+LONGEST_TEXT: Final = 2_000
+LONGEST_RESULT: Final = 4 * 1024 * 1024
+LONGEST_ARGUMENTS: Final = 64 * 1024
+MOST_STEPS: Final = 100
+
+
+class FollowedRecord:
+    """The facts. `steps` are its states so far, newest last; `result` is None while it has none, or a too long one."""
+
+    def __init__(self, number: int, era: str, tool: str, arguments: Json) -> None:
+        self.number, self.era, self.tool = number, era, tool
+        self.arguments = arguments if _size(arguments) <= LONGEST_ARGUMENTS else None
+        self.kind: Kind = "starting"
+        self.id: str | None = None
+        self.told: Json = {}
+        self.status, self.message = "starting", ""
+        self.unanswered = ""
+        """Why a question of its has no answer. It is shown while the task waits for one, whatever the server says."""
+        self.progress: Json | None = None
+        self.by = ""
+        self.since = time.time()
+        self.over: float | None = None
+        self.result: Json | None = None
+        self.size = 0
+        self.error: Json | None = None
+        self.steps: deque[Json] = deque(maxlen=MOST_STEPS)
+
+    def step(self, status: str, message: str = "") -> bool:
+        """Note the state, and whether it is a new one."""
+        message = message[:LONGEST_TEXT]
+        if (status, message) == (self.status, self.message):
+            return False
+        self.status, self.message = status[:LONGEST_TEXT], message
+        self.steps.append({"at": time.time(), "status": self.status, "message": message})
+        return True
+
+    def end(self, status: str, result: Json | None = None, error: BaseException | None = None) -> None:
+        """It is over. Of a result that is too long only the size is kept."""
+        self.over = time.time()
+        self.error = error_of(error) if error is not None else None
+        if result is not None:
+            self.size = _size(result)
+            self.result = result if self.size <= LONGEST_RESULT else None
+        self.step(status, self.message)
+
+    def forget_result(self) -> None:
+        self.result = None
+
+    def wire(self) -> Json:
+        """For the list: all but the result, the arguments and the steps."""
+        told = self.told
+        return {
+            "task": self.number,
+            "era": self.era,
+            "tool": self.tool,
+            "kind": self.kind,
+            "id": self.id,
+            "status": self.status,
+            "message": (self.status == "input_required" and self.unanswered) or self.message,
+            "progress": self.progress,
+            "by": self.by,
+            "since": self.since,
+            "over": self.over,
+            "created": _text(told, "createdAt"),
+            "updated": _text(told, "lastUpdatedAt"),
+            "ttl": _number(told, "ttlMs"),
+            "poll": _number(told, "pollIntervalMs"),
+            "asks": len(object_of(told.get("inputRequests"))) if self.status == "input_required" else 0,
+            "failed": self.error is not None or object_of(self.result).get("isError") is True,
+            "error": self.error,
+            "size": self.size,
+        }
+
+    def whole(self) -> Json:
+        kept = {"result": self.result, "arguments": self.arguments, "steps": list(self.steps)}
+        return {**self.wire(), **kept}
+
+
+def _size(value: Any) -> int:
+    return len(to_json(value, fallback=str, inf_nan_mode="null"))
+
+
+def _text(told: Json, name: str) -> str | None:
+    found = text_of(told.get(name))
+    return found[:100] if found else None
+
+
+def _number(told: Json, name: str) -> float | None:
+    found = told.get(name)
+    return found if isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < 2**53 else None

@@ -1,0 +1,123 @@
+"""A seat in a topic of a gateway: who is there, what is proposed, what was said. The person at the page decides."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from pydantic_core import to_json
+
+from defserve.client.topic_client import TopicClient
+from defserve.errors import UsageError
+from defserve.inspector.protocol import Json
+from defserve.inspector.recording.masking import masked
+from defserve.protocols.mcpx.proposals import Proposal
+from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Heard, Presence
+
+MOST_SAID: Final = 200
+MOST_PROPOSALS: Final = 100
+LONGEST: Final = 4_000
+SETTLE_SECONDS: Final = 0.1
+TICK_SECONDS: Final = 5.0
+"""Proposals expire without a message."""
+
+
+def address_of(url: str, topic: str) -> str:
+    """The address of a topic at a gateway. Raises UsageError."""
+    parts = urlsplit(url.strip())
+    if parts.scheme.removeprefix("mcpx+") not in ("ws", "wss") or not parts.netloc:
+        raise UsageError(f"{url[:200]!r} is not the address of a gateway", fix="write ws://host:port/ws")
+    if not topic and "topic=" not in parts.query:
+        raise UsageError("no topic is given", fix="name one, such as demo")
+    query = "&".join(filter(None, (parts.query, urlencode({"topic": topic}) if topic else "")))
+    return urlunsplit((*parts[:3], query, ""))
+
+
+class JoinedTopic:
+    """What one participant of a topic knows, for the page."""
+
+    def __init__(self, me: TopicClient) -> None:
+        self.me = me
+        self._said: deque[Json] = deque(maxlen=MOST_SAID)
+        self._changed = asyncio.Event()
+
+    async def listen(self) -> None:
+        """Take what happens, until the gateway leaves."""
+        async for heard in self.me.heard():
+            if (line := _line(heard)) is not None:
+                self._said.append({"time": time.time(), **line})
+            self._changed.set()
+        self._changed.set()
+
+    async def change(self) -> None:
+        """Wait until something has happened, or may have expired. Several things are told as one."""
+        try:
+            async with asyncio.timeout(TICK_SECONDS):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(SETTLE_SECONDS)
+        self._changed.clear()
+
+    def told(self) -> Json:
+        """Everything that the page shows."""
+        me = self.me
+        present = {me.id: me.capabilities, **me.participants}
+        return {
+            "me": me.id,
+            "participants": [{"name": name, "may": list(held.patterns)[:50]} for name, held in present.items()],
+            "proposals": [_told(each) for each in list(me.topic.proposals)[-MOST_PROPOSALS:]],
+            "said": list(self._said),
+        }
+
+    def proposal(self, id: str) -> Proposal:
+        """Raises UsageError for one that is over and forgotten."""
+        if (found := self.me.topic.proposals.get(id)) is None:
+            raise UsageError("this proposal is over", fix="ask its proposer to propose it again")
+        return found
+
+    async def approve(self, id: str, name: str) -> Json:
+        """Have it done: by whom it names, else by `name`, else by the only one who can."""
+        proposal = self.proposal(id)
+        target = name or proposal.target
+        if target is None:
+            able = await self.me.candidates(proposal)
+            if len(able) != 1:
+                return {"able": able}
+            target = able[0]
+        return {"result": await self.me.fulfil(proposal, to=target), "by": target}
+
+
+def _told(proposal: Proposal) -> Json:
+    return {
+        **{name: value for name, value in proposal.wire().items() if name != "params"},
+        "to": list(proposal.to),
+        "about": proposal.context[:LONGEST],
+        "arguments": _short(proposal.arguments or proposal.params),
+        "created": proposal.created,
+        "by": proposal.fulfiller,
+        "reason": proposal.reason[:LONGEST],
+        "error": str((proposal.error or {}).get("message", ""))[:LONGEST],
+        "result": _short(proposal.result) if proposal.result is not None else "",
+    }
+
+
+def _short(value: Any) -> str:
+    """As JSON, laid out here: the page would read numbers less exactly than who is asked to do it."""
+    text = to_json(masked(value), indent=2).decode()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _line(heard: Heard) -> Json | None:
+    match heard:
+        case Chat():
+            return {"kind": "chat", "who": heard.sender, "text": heard.text[:LONGEST]}
+        case Presence():
+            return {"kind": "presence", "who": heard.participant, "text": "is here" if heard.joined else "has left"}
+        case GatewayProblem():
+            return {"kind": "problem", "who": "gateway", "text": (heard.message or heard.error)[:LONGEST]}
+        case _:
+            return None

@@ -1,0 +1,190 @@
+"""The kernel behind the page, in one of two ways: over its control socket, or over MGP's methods.
+
+The control socket tells everything and is there for the user who runs the kernel. MGP's methods work at any address,
+and tell what the kernel tells its operators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from defserve.client.client import Client
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import DefserveError, PeerGone
+from defserve.inspector.protocol import BadMessage, Json
+from defserve.kernel.control import asking
+
+
+class InspectedKernel(Protocol):
+    """A way to a kernel.
+
+    name   how it is reached, for the page: "control" or "mgp"
+    pause  seconds between two looks
+    verbs  what can be done this way
+    """
+
+    name: str
+    pause: float
+    verbs: Mapping[str, str]
+
+    async def look(self) -> Json:
+        """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told.
+
+        It has `verbs` if this caller may do less than can be done this way.
+        """
+        ...
+
+    def logs(self, id: str) -> AsyncGenerator[Json]:
+        """The lines of a server: those that are kept, then new ones for ever."""
+        ...
+
+    async def held(self, id: str) -> list[Json]:
+        """The tools of a server that are held because they changed."""
+        ...
+
+    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Json]:
+        """Do one of `verbs`."""
+        ...
+
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "start": "start",
+    "stop": "stop",
+    "restart": "restart",
+    "restart now": "restart --now",
+    "accept": "pins accept",
+    "reload": "reload",
+}
+"""A verb of the page, and the words after `defserve kernel` that do the same."""
+
+
+# -- A kernel of this user, over its control socket.
+
+
+CONTROL_PAUSE: Final = 1.0
+LOOK: Final = ("status", "ps", "history")
+REQUESTS: Final[Mapping[str, Json]] = {
+    "restart now": {"verb": "restart", "now": True},
+    "accept": {"verb": "pins accept"},
+}
+
+
+class KernelControl:
+    """The kernel that serves a file; the one with this process, if there are several."""
+
+    name, pause = "control", CONTROL_PAUSE
+    verbs: Mapping[str, str] = COMMANDS
+
+    def __init__(self, config: Path, process: int | None = None) -> None:
+        self.config, self.process = config, process
+
+    async def look(self) -> Json:
+        status, servers, history = await asyncio.gather(*(self._ask({"verb": verb}) for verb in LOOK))
+        steps = {one["id"]: one for one in history}
+        rows = [{**row, "history": steps.get(row["id"])} for row in servers]
+        return {"status": status[0], "servers": rows}
+
+    async def logs(self, id: str) -> AsyncGenerator[Json]:
+        async with aclosing(asking(self.config, {"verb": "logs", "id": id, "follow": True}, self.process)) as lines:
+            async for line in lines:
+                yield line
+
+    async def held(self, id: str) -> list[Json]:
+        return await self._ask({"verb": "pins list", "id": id})
+
+    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Json]:
+        return await self._ask({**REQUESTS.get(verb, {"verb": verb}), **fields})
+
+    async def _ask(self, request: Json) -> list[Any]:
+        return [answer async for answer in asking(self.config, request, self.process)]
+
+
+# -- A kernel at an address, over MGP's methods for operators (MGP §11.3, §11.4, §15).
+
+
+METHODS_PAUSE: Final = 5.0
+MOST_SERVERS: Final = 256
+AT_ONCE: Final = 8
+DONE_BY: Final = {"restart": "mgp/lifecycle/restart", "stop": "mgp/lifecycle/shutdown"}
+TELLS_LESS: Final = "Calls, times and logs are told over the control socket: defserve inspect mgp.toml --web"
+NO_OPERATOR: Final = (
+    "This kernel tells you no more, because you are not one of its operators. On its own machine: "
+    'defserve inspect mgp.toml --web. Elsewhere: [kernel] admins = ["you"], and a --token.'
+)
+
+
+class KernelByMethods:
+    """What a client may know of the kernel that it talks to."""
+
+    name, pause = "mgp", METHODS_PAUSE
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.verbs: Mapping[str, str] = {verb: COMMANDS[verb] for verb in DONE_BY} if self._has("lifecycle") else {}
+
+    @staticmethod
+    def is_kernel(client: Client) -> bool:
+        """Whether the server has a directory of servers behind it."""
+        return client.mgp is not None and "discovery" in client.mgp.sections
+
+    async def look(self) -> Json:
+        told = (await self._client.request("mgp/discovery/list", {})).get("servers")
+        servers = [one for one in told if is_object(one)][:MOST_SERVERS] if is_array(told) else []
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def row(server: Json) -> tuple[Json, bool]:
+            async with room:
+                return await self._row(server)
+
+        rows = await asyncio.gather(*map(row, servers))
+        refused = any(was_refused for _, was_refused in rows)
+        connected = sum(one["state"] == "connected" for one, _ in rows)
+        return {
+            "status": {"name": str(self._client.server_info.get("name", "")), "connected": connected},
+            "servers": [one for one, _ in rows],
+            **({"note": NO_OPERATOR, "verbs": {}} if refused else {"note": TELLS_LESS}),
+        }
+
+    async def _row(self, server: Json) -> tuple[Json, bool]:
+        """A server as `ps` would tell of it, and whether its health was refused."""
+        tools, id = server.get("tools"), str(server.get("id", ""))
+        row: Json = {
+            "id": id,
+            "state": str(server.get("status", "")),
+            "tools": len(tools) if is_array(tools) else None,
+            "trust_level": server.get("trust_level"),
+            "created_by": server.get("created_by"),
+        }
+        if row["state"] != "connected" or not self._has("lifecycle"):
+            return row, False
+        try:
+            health = await self._client.request("mgp/health/status", {"server_id": id})
+        except PeerGone:
+            raise
+        except DefserveError:
+            return row, True
+        return {
+            **row,
+            "health": health.get("status"),
+            "calls": health.get("pending_requests"),
+            "restarts": health.get("restarts"),
+            "uptime_secs": health.get("uptime_secs"),
+        }, False
+
+    async def logs(self, id: str) -> AsyncGenerator[Json]:
+        yield {"id": id, "kind": "note", "text": TELLS_LESS}
+
+    async def held(self, id: str) -> list[Json]:
+        return []
+
+    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Any]:
+        if verb not in self.verbs:
+            raise BadMessage(f"a kernel at an address cannot be told to {verb}", fix="use its mgp.toml as the target")
+        return [await self._client.request(DONE_BY[verb], {"server_id": fields["id"]})]
+
+    def _has(self, section: str) -> bool:
+        return self._client.mgp is not None and section in self._client.mgp.sections

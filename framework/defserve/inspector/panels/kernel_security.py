@@ -1,0 +1,283 @@
+"""The Kernel and Security panels: servers behind a kernel; what a server may use, who may use it, its audit trail."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, cast
+
+from defserve.client.client import Client
+from defserve.client.mgp.events import EventStream
+from defserve.client.mgp.permissions import risk_of
+from defserve.client.mgp.server_claims import tool_security
+from defserve.client.server_requests import AccessEntry
+from defserve.core.json_values import is_object
+from defserve.errors import DefserveError, PeerError
+from defserve.inspector.inspection import Inspection, Verb, asking, era_of
+from defserve.inspector.kernels import COMMANDS, InspectedKernel, KernelByMethods
+from defserve.inspector.protocol import BadMessage, Json, Request, error_of
+
+SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
+DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
+MOST_NAMES: Final = 1_000
+MOST_SHOWN: Final = 500
+EVERY_SECONDS: Final = 1.0
+LONGEST_GRANT: Final = 10 * 365 * 86_400
+
+
+async def overview(inspection: Inspection, request: Request) -> Any:
+    """What the server speaks of MGP, and every permission: what needs it, what the person says, what follows."""
+    async with asking(inspection, request) as client:
+        needed = await _needed(client)
+    mgp = client.mgp
+    assert mgp is not None
+    held = mgp.grants
+    names = sorted(dict.fromkeys((*needed, *inspection.granted)))[:MOST_NAMES]
+    permissions = [
+        {
+            "name": name,
+            "risk": risk_of(name),
+            "tools": needed.get(name, []),
+            "say": next(word for word, said in SAID.items() if said is inspection.granted.get(name)),
+            "decision": held.get(name, "deferred"),
+        }
+        for name in names
+    ]
+    return {
+        "version": mgp.version,
+        "server": mgp.server_id,
+        "trust": mgp.trust_level,
+        "sections": sorted(mgp.sections),
+        "permissions": permissions,
+        "lifecycle": list(inspection.lifecycle)[::-1],
+    }
+
+
+async def permit(inspection: Inspection, request: Request) -> Any:
+    """Grant a permission, deny it, or have it asked for with the next call. It counts at once, in every era."""
+    name, said = request.text("permission"), request.text("say")
+    if said not in SAID:
+        raise BadMessage(f"'say' is one of {', '.join(SAID)}")
+    await _decide(inspection, name, SAID[said])
+    return await overview(inspection, request)
+
+
+async def reset(inspection: Inspection, request: Request) -> Any:
+    """Take back whatever was said about permissions."""
+    for name in tuple(inspection.granted):
+        await _decide(inspection, name, None)
+    return await overview(inspection, request)
+
+
+async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
+    if said is None:
+        inspection.granted.pop(name, None)
+    elif name in inspection.granted or len(inspection.granted) < MOST_NAMES:
+        inspection.granted[name] = said
+    decision = cast("Literal['approved', 'denied', 'deferred']", DECISIONS[said])
+    for client in inspection.open_clients:
+        if client.mgp is not None:
+            await client.mgp.decide(name, decision)
+    # A call that waits for exactly this need not ask any more.
+    for question in inspection.questions.open:
+        if said is not None and question["kind"] == "permission" and question["permission"] == name:
+            inspection.questions.answer(question["id"], {"decision": decision})
+    inspection.push("permissions", {"permission": name})
+
+
+# -- who may use what ------------------------------------------------------------------------------------
+async def access(inspection: Inspection, request: Request) -> Any:
+    """Whether an agent may use a tool, or the server if no tool is named."""
+    async with asking(inspection, request) as client:
+        return await client.access_query(_agent(request), _tool(request))
+
+
+async def grant(inspection: Inspection, request: Request) -> Any:
+    """Set an entry that allows or denies, for so many `seconds`, or for ever."""
+    permission = request.text("permission", "allow")
+    if permission not in ("allow", "deny"):
+        raise BadMessage("'permission' is allow or deny")
+    more: AccessEntry = {"permission": permission}
+    if (seconds := request.number("seconds")) is not None:
+        if not 1 <= seconds <= LONGEST_GRANT:
+            raise BadMessage(f"an entry holds from 1 to {LONGEST_GRANT} seconds", fix="leave 'seconds' out for ever")
+        more["expires_at"] = datetime.now(UTC) + timedelta(seconds=seconds)
+    async with asking(inspection, request) as client:
+        return await client.access_grant(_agent(request), _tool(request), **more)
+
+
+async def revoke(inspection: Inspection, request: Request) -> Any:
+    """Remove an entry."""
+    async with asking(inspection, request) as client:
+        return await client.access_revoke(_agent(request), _tool(request))
+
+
+def _agent(request: Request) -> str:
+    if not (agent := request.text("agent", "").strip()):
+        raise BadMessage("an entry is about an agent", fix="give the id of one, such as agent.helper")
+    return agent
+
+
+def _tool(request: Request) -> str | None:
+    return request.text("tool", "").strip() or None
+
+
+# -- what was written down -------------------------------------------------------------------------------
+async def audit(inspection: Inspection, request: Request) -> Any:
+    """`log`: the newest lines of the server's log, if it can be read. `seen`: what our own side wrote down."""
+    seen = list(inspection.audit.events)[-MOST_SHOWN:]
+    found: Json = {"seen": seen[::-1], "log": None, "remote": inspection.server_log.is_elsewhere}
+    try:
+        found["log"] = await inspection.server_log.lines()
+    except DefserveError as error:
+        found["error"] = error_of(error)
+    return found
+
+
+async def verify(inspection: Inspection, request: Request) -> Any:
+    """Check the chain of the server's log."""
+    return await inspection.server_log.verify()
+
+
+# -- how it does -----------------------------------------------------------------------------------------
+async def health(inspection: Inspection, request: Request) -> Any:
+    """The health of the server, with its checks."""
+    async with asking(inspection, request) as client:
+        return asdict(await client.health())
+
+
+async def events(inspection: Inspection, request: Request) -> Any:
+    """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
+    async with _events(inspection, request) as stream:
+        request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
+        async for event in stream:
+            told = {"channel": event.channel, "data": event.data, "severity": event.severity, "missed": event.missed}
+            request.part({"event": {**told, "sequence": event.sequence, "at": time.time()}})
+
+
+@asynccontextmanager
+async def _events(inspection: Inspection, request: Request) -> AsyncGenerator[EventStream]:
+    async with asking(inspection, request) as client:
+        if client.mgp is None or "events" not in client.mgp.sections:
+            raise PeerError("this server offers no event channels to this client")
+        async with client.subscribe_events([request.text("pattern", "*")], every=EVERY_SECONDS) as stream:
+            yield stream
+
+
+async def _needed(client: Client) -> dict[str, list[str]]:
+    """Permission to the tools that need it. What the server itself needs is there, too."""
+    found: dict[str, list[str]] = {name: [] for name in (client.mgp.permissions_required if client.mgp else ())}
+    listed = await client.tools() if "tools" in client.capabilities else []
+    for tool in listed:
+        if is_object(tool) and isinstance(name := tool.get("name"), str):
+            for permission in tool_security(name, tool).permissions or ():
+                found.setdefault(permission, []).append(name)
+    return found
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "security.overview": overview,
+    "security.permit": permit,
+    "security.reset": reset,
+    "security.access": access,
+    "security.grant": grant,
+    "security.revoke": revoke,
+    "security.audit": audit,
+    "security.verify": verify,
+    "security.health": health,
+    "security.events": events,
+}
+
+
+# -- The Kernel panel: the servers behind a kernel, what they do, and what an operator does with them.
+
+
+OF_ALL: Final = "reload"
+ACCEPT: Final = "accept"
+OF_HELD: Final = ("tool", "digest")
+
+
+async def follow(inspection: Inspection, request: Request) -> Any:
+    """The servers as parts, whenever something has changed, until it is cancelled.
+
+    Each part has the `way` to the kernel (None: the server is none), its `status` and its `servers`.
+    """
+    told: Any = None
+    while True:
+        way = await _way(inspection, request)
+        if way is None:
+            found: Any = {"way": None}
+        else:
+            try:
+                found = {"way": way.name, "verbs": dict(way.verbs), **await way.look()}
+            except PeerError as error:
+                _failed(inspection, request, way, error)
+                raise
+        if found != told:
+            told = found
+            request.part(found)
+        if way is None:
+            return None
+        await asyncio.sleep(way.pause)
+
+
+async def logs(inspection: Inspection, request: Request) -> Any:
+    """The lines of a server as parts, until it is cancelled."""
+    way = await _kernel(inspection, request)
+    async with aclosing(way.logs(request.text("server"))) as lines:
+        async for line in lines:
+            request.part(line)
+
+
+async def held(inspection: Inspection, request: Request) -> Any:
+    """The definitions of a server that are held, each with what has changed."""
+    return await (await _kernel(inspection, request)).held(request.text("server"))
+
+
+async def do(inspection: Inspection, request: Request) -> Any:
+    """Start, stop or restart a server, accept what it changed, or read the file again."""
+    verb = request.text("verb")
+    if verb not in COMMANDS:
+        raise BadMessage(f"a kernel cannot {verb[:60]!r}", fix=f"use one of {', '.join(COMMANDS)}")
+    way = await _kernel(inspection, request)
+    fields: dict[str, str | bool] = {} if verb == OF_ALL else {"id": request.text("server")}
+    fields |= {name: text for name in OF_HELD if (text := request.text(name, ""))}
+    if verb == ACCEPT and request.arguments.get("unseen") is True:
+        fields["unseen"] = True
+    try:
+        return await way.do(verb, fields)
+    except PeerError as error:
+        _failed(inspection, request, way, error)
+        raise
+
+
+async def _way(inspection: Inspection, request: Request) -> InspectedKernel | None:
+    if (control := inspection.target.kernel) is not None:
+        # Its socket is there as soon as the first conversation is.
+        await inspection.client()
+        return control
+    client = await inspection.client(era_of(request))
+    return KernelByMethods(client) if KernelByMethods.is_kernel(client) else None
+
+
+async def _kernel(inspection: Inspection, request: Request) -> InspectedKernel:
+    if (way := await _way(inspection, request)) is None:
+        raise BadMessage("this server is no kernel", fix="start one: defserve kernel --config mgp.toml")
+    return way
+
+
+def _failed(inspection: Inspection, request: Request, way: InspectedKernel, error: PeerError) -> None:
+    if isinstance(way, KernelByMethods):
+        inspection.failed(era_of(request), error)
+
+
+KERNEL_VERBS: Final[Mapping[str, Verb]] = {
+    "kernel.follow": follow,
+    "kernel.logs": logs,
+    "kernel.held": held,
+    "kernel.do": do,
+}

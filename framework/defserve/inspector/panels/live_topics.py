@@ -1,0 +1,284 @@
+"""The Live and Topics panels: what a server does on its own, and a seat in a topic of a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from defserve.client.mcpl.hooks import AFTER, BEFORE
+from defserve.client.mcpl.peer import McplPeer
+from defserve.client.replies import object_of
+from defserve.client.topic_client import join_topic
+from defserve.core.json_values import is_array
+from defserve.errors import PeerError, PeerGone, UsageError
+from defserve.inspector.inspection import Inspection, Verb, asking, era_of
+from defserve.inspector.joined_topic import JoinedTopic, address_of
+from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.protocols.mcpl.channels.messages import Channel
+from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
+from defserve.protocols.mcpl.vocabulary import LiveRefusal
+
+MOST_PATTERNS: Final = 100
+MOST_CHANNELS: Final = 200
+LIFECYCLE: Final = "channels.lifecycle"
+
+
+async def overview(inspection: Inspection, request: Request) -> Any:
+    """Feature sets, scopes that are asked for, events, channels and messages. `version` is None without MCPL."""
+    client = await inspection.client(era_of(request))
+    mcpl, feed = client.mcpl, inspection.live
+    if mcpl is None or mcpl.version is None:
+        return {"version": None}
+    return {
+        "version": mcpl.version,
+        **_agreed(mcpl),
+        "offered": feed.offered,
+        "opens": _opens(mcpl) and not client.stateless,
+        "sets": [_set(mcpl, name) for name in [one.name for one in mcpl.feature_sets]],
+        "asked": list(feed.asked.values()),
+        "mode": feed.mode,
+        "events": list(feed.events)[::-1],
+        "channels": [_channel(one) for one in mcpl.channels][:MOST_CHANNELS],
+        "messages": list(feed.messages),
+        "polls": client.stateless,
+    }
+
+
+def _agreed(mcpl: McplPeer) -> Json:
+    """What differs with the version: hooks after an inference, and what was granted of what the server claims."""
+    grants, receipt = mcpl.feature_sets.grants, mcpl.receipt
+    told: Json = {"after": AFTER_USE not in mcpl.rules.lost, "granted": None, "denied": None, "receipt": None}
+    if not grants.by_grant:
+        return told
+    if receipt is not None:
+        told["receipt"] = {"accepted": receipt.accepted, "reason": receipt.reason, "notes": list(receipt.notes)}
+    return {**told, "granted": sorted(grants.active), "denied": sorted(grants.claimed - grants.active)}
+
+
+def _opens(mcpl: McplPeer) -> bool:
+    """Whether the server opens channels for its host. Without a session it cannot keep one open."""
+    offer = mcpl.feature_sets.advertised.get("channels")
+    is_offered = offer is True or object_of(offer).get("lifecycle") is True
+    return is_offered and mcpl.feature_sets.grants.permits(LIFECYCLE)
+
+
+def _has_channels(mcpl: McplPeer) -> bool:
+    """Whether the server says that it has channels, in its capabilities or in a feature set."""
+    uses = (use for one in mcpl.feature_sets for use in one.uses)
+    return bool(mcpl.feature_sets.advertised.get("channels")) or any(use.startswith("channels") for use in uses)
+
+
+def _set(mcpl: McplPeer, name: str) -> Json:
+    one, lists = mcpl.feature_sets[name], mcpl.feature_sets.scoping(name)
+    grants = mcpl.feature_sets.grants
+    return {
+        "missing": sorted({*one.uses} - grants.active) if grants.by_grant else [],
+        "name": name,
+        "about": one.description,
+        "uses": list(one.uses),
+        "scoped": one.scoped,
+        "rollback": one.rollback,
+        "enabled": mcpl.feature_sets.enabled(name),
+        "allow": list(lists.whitelist),
+        "block": list(lists.blacklist),
+    }
+
+
+def _channel(one: Channel) -> Json:
+    return {"id": one.id, "label": one.label or one.id, "direction": one.direction, "type": one.type}
+
+
+async def switch(inspection: Inspection, request: Request) -> Any:
+    """Switch feature sets on or off, at once and in every era."""
+    names, is_on = request.arguments.get("sets"), request.arguments.get("on") is True
+    if not is_array(names) or not all(isinstance(name, str) for name in names):
+        raise BadMessage("'sets' is a list of names")
+    wanted = [str(name) for name in names]
+    inspection.live.off = inspection.live.off - set(wanted) if is_on else inspection.live.off | set(wanted)
+    for mcpl in _peers(inspection):
+        known = [name for name in wanted if name in mcpl.feature_sets]
+        await mcpl.update(enabled=known if is_on else (), disabled=() if is_on else known)
+    for era in inspection.connections:
+        inspection.push("changed", {"era": era, "kind": "tools"})
+    return await overview(inspection, request)
+
+
+async def scopes(inspection: Inspection, request: Request) -> Any:
+    """Where a scoped set may act: patterns that allow and patterns that block."""
+    name, lists = request.text("set"), dict[str, list[str]]()
+    for word, member in (("allow", "whitelist"), ("block", "blacklist")):
+        given = request.arguments.get(word, [])
+        if not is_array(given) or len(given) > MOST_PATTERNS:
+            raise BadMessage(f"{word!r} is a list of up to {MOST_PATTERNS} patterns")
+        lists[member] = [str(pattern) for pattern in given]
+    for mcpl in _peers(inspection):
+        if name in mcpl.feature_sets:
+            await mcpl.update(scopes={name: lists})
+    inspection.live.scopes[name] = lists
+    return await overview(inspection, request)
+
+
+async def offer(inspection: Inspection, request: Request) -> Any:
+    """Offer another version of MCPL. The conversations are opened anew."""
+    inspection.live.offer(request.text("version"))
+    inspection.reopen()
+    return await overview(inspection, request)
+
+
+async def decide(inspection: Inspection, request: Request) -> Any:
+    """Answer an event or a scope that waits."""
+    return {"answered": inspection.live.decide(request.whole("number"), request.arguments.get("allow") is True)}
+
+
+async def mode(inspection: Inspection, request: Request) -> Any:
+    inspection.live.choose(request.text("mode"))
+    return {"mode": inspection.live.mode}
+
+
+# -- the playground --------------------------------------------------------------------------------------
+async def before(inspection: Inspection, request: Request) -> Any:
+    """Run the hooks before an inference on a message. No model is called."""
+    began = inspection.recorder.count
+    async with _live(inspection, request) as mcpl:
+        found = await inspection.playground.before(mcpl, request.text("message"), inspection.audit.events)
+    return {**found, "seq": _seq(inspection, began, BEFORE)}
+
+
+async def after(inspection: Inspection, request: Request) -> Any:
+    """Run the hooks after an inference on an answer."""
+    began = inspection.recorder.count
+    async with _live(inspection, request) as mcpl:
+        found = await inspection.playground.after(mcpl, request.text("answer"), inspection.audit.events)
+    return {**found, "seq": _seq(inspection, began, AFTER)}
+
+
+def _seq(inspection: Inspection, began: int, method: str) -> int | None:
+    """Where the timeline has the message to a hook."""
+    recorder = inspection.recorder
+    found = recorder.slice(max(began, recorder.first), recorder.count)
+    return next((entry.seq for entry in found if entry.method == method and entry.direction == "sent"), None)
+
+
+# -- events and channels ---------------------------------------------------------------------------------
+async def collect(inspection: Inspection, request: Request) -> Any:
+    """Fetch what waits in the inboxes of a server that cannot push."""
+    async with _live(inspection, request) as mcpl:
+        if _has_channels(mcpl):  # else the question would only be one more error on the wire
+            with suppress(PeerError, LiveRefusal):
+                await mcpl.channels.refresh()
+        return {"found": await mcpl.collect()}
+
+
+async def open_channel(inspection: Inspection, request: Request) -> Any:
+    """Have the server open a channel. An address that is JSON is sent as such."""
+    address: Any = request.text("address", "").strip() or None
+    if address is not None:
+        with suppress(ValueError):
+            address = json.loads(address)
+    async with _live(inspection, request) as mcpl:
+        return _channel(await mcpl.open(request.text("type"), address))
+
+
+async def close_channel(inspection: Inspection, request: Request) -> Any:
+    async with _live(inspection, request) as mcpl:
+        return {"closed": await mcpl.close(request.text("channel"))}
+
+
+async def publish(inspection: Inspection, request: Request) -> Any:
+    """Write to a channel, as the host."""
+    channel, text = request.text("channel"), request.text("text")
+    began = time.perf_counter()
+    async with _live(inspection, request) as mcpl:
+        delivery = await mcpl.publish(channel, text)
+    told: Json = {"delivered": delivery is not None and delivery.delivered, "ms": (time.perf_counter() - began) * 1000}
+    era = inspection.connection(era_of(request)).era
+    return inspection.live.said(era, channel, "inspector", text, mine=True, **told)
+
+
+@asynccontextmanager
+async def _live(inspection: Inspection, request: Request) -> AsyncGenerator[McplPeer]:
+    async with asking(inspection, request) as client:
+        if client.mcpl is None or client.mcpl.version is None:
+            raise PeerError("this server does not speak MCPL")
+        yield client.mcpl
+
+
+def _peers(inspection: Inspection) -> list[McplPeer]:
+    return [mcpl for client in inspection.open_clients if (mcpl := client.mcpl) is not None]
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "live.overview": overview,
+    "live.switch": switch,
+    "live.scopes": scopes,
+    "live.offer": offer,
+    "live.decide": decide,
+    "live.mode": mode,
+    "live.before": before,
+    "live.after": after,
+    "live.collect": collect,
+    "live.open": open_channel,
+    "live.close": close_channel,
+    "live.publish": publish,
+}
+
+
+# -- The Topics panel: to sit in a topic of a gateway, see who is there, and approve or reject what is proposed.
+
+
+MOST_SEATS: Final = 8
+MOST_TEXT: Final = 4_000
+
+
+async def follow(inspection: Inspection, request: Request) -> Any:
+    """Join a topic, and tell of it as parts until it is cancelled, which leaves it. The token is not kept."""
+    address, token = address_of(request.text("url"), request.text("topic", "")), request.text("token", "") or None
+    if len(inspection.seats) >= MOST_SEATS:
+        raise UsageError(f"{MOST_SEATS} topics are open", fix="leave one of them")
+    async with join_topic(address, token=token) as me:
+        number = max(inspection.seats, default=0) + 1
+        seat = inspection.seats[number] = JoinedTopic(me)
+        listening, told = asyncio.create_task(seat.listen(), name="defserve.inspector topic"), None
+        try:
+            while not me.over.is_set():
+                if (found := seat.told()) != told:
+                    told = found
+                    request.part({"seat": number, **found})
+                await seat.change()
+        finally:
+            del inspection.seats[number]
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+    raise PeerGone(f"the gateway has closed the connection: {me.end_reason}".rstrip(": "))
+
+
+async def approve(inspection: Inspection, request: Request) -> Any:
+    """Have a proposal done: the `result`; or, if it must be said by whom, those who are `able`."""
+    return await _seat(inspection, request).approve(request.text("proposal"), request.text("name", ""))
+
+
+async def decline(inspection: Inspection, request: Request) -> Any:
+    seat = _seat(inspection, request)
+    seat.me.decline(seat.proposal(request.text("proposal")), request.text("reason", "")[:MOST_TEXT])
+
+
+async def say(inspection: Inspection, request: Request) -> Any:
+    _seat(inspection, request).me.chat(request.text("text")[:MOST_TEXT])
+
+
+def _seat(inspection: Inspection, request: Request) -> JoinedTopic:
+    if (seat := inspection.seats.get(request.whole("seat"))) is None:
+        raise BadMessage("you are not in this topic any more", fix="join it again")
+    return seat
+
+
+TOPIC_VERBS: Final[Mapping[str, Verb]] = {
+    "topics.follow": follow,
+    "topics.approve": approve,
+    "topics.decline": decline,
+    "topics.say": say,
+}

@@ -1,0 +1,135 @@
+"""The Tasks and Questions panels: tools that go on, and what servers ask the person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from defserve.client.replies import object_of
+from defserve.client.tasks import EXTENSION
+from defserve.core.json_values import is_array
+from defserve.inspector.inspection import Inspection, Verb, asking, era_of
+from defserve.inspector.protocol import BadMessage, Json, Request
+
+
+async def list_tasks(inspection: Inspection, request: Request) -> Any:
+    """The tasks of both eras, newest first. `offered`: the server has tasks. `session`: there are none in this era."""
+    async with asking(inspection, request) as client:
+        offered = EXTENSION in object_of(client.capabilities.get("extensions"))
+        return {"tasks": inspection.tasks.wire(), "offered": offered, "session": not client.stateless}
+
+
+async def start(inspection: Inspection, request: Request) -> Any:
+    """Start a tool. What becomes of it is told with the topic `task`."""
+    tool, arguments = request.text("tool"), request.object("arguments")
+    return inspection.tasks.start(era_of(request) or inspection.connection().era, tool, arguments).record.wire()
+
+
+async def resume(inspection: Inspection, request: Request) -> Any:
+    """Follow a task by its id."""
+    async with asking(inspection, request) as client:
+        return (await inspection.tasks.resume(client, request.text("taskId"))).record.wire()
+
+
+async def show(inspection: Inspection, request: Request) -> Any:
+    """One task with its arguments, its steps and its result."""
+    return inspection.tasks[request.whole("task")].record.whole()
+
+
+async def refresh(inspection: Inspection, request: Request) -> Any:
+    task = inspection.tasks[request.whole("task")]
+    await task.refresh()
+    return task.record.wire()
+
+
+async def cancel(inspection: Inspection, request: Request) -> Any:
+    task = inspection.tasks[request.whole("task")]
+    await task.cancel()
+    return task.record.wire()
+
+
+async def forget(inspection: Inspection, request: Request) -> Any:
+    """Drop what is over from the list."""
+    inspection.tasks.forget()
+    return {"tasks": inspection.tasks.wire()}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "tasks.list": list_tasks,
+    "tasks.start": start,
+    "tasks.resume": resume,
+    "tasks.show": show,
+    "tasks.refresh": refresh,
+    "tasks.cancel": cancel,
+    "tasks.forget": forget,
+}
+
+
+# -- The Questions panel: what waits, what is over, and the answers that stand: the roots, and a model made of rules.
+
+
+MOST_ROOTS: Final = 100
+LONGEST_ROOT: Final = 4_096
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+
+
+async def open_questions(inspection: Inspection, request: Request) -> Any:
+    return inspection.questions.open
+
+
+async def answer(inspection: Inspection, request: Request) -> Any:
+    return {"answered": inspection.questions.answer(request.whole("question"), request.object("answer"))}
+
+
+async def past(inspection: Inspection, request: Request) -> Any:
+    """The questions that are over, newest first, and the standing answers."""
+    return {"past": list(reversed(inspection.questions.past)), **standing(inspection)}
+
+
+def standing(inspection: Inspection) -> Json:
+    """What is answered without a question, because the person has said so before."""
+    roots = [{"uri": root} if isinstance(root, str) else root for root in inspection.questions.roots]
+    return {"roots": roots, "model": inspection.questions.model.wire()}
+
+
+async def set_roots(inspection: Inspection, request: Request) -> Any:
+    """The roots from now on. Servers with a session are told that they changed; the others ask each time."""
+    given = request.arguments.get("roots")
+    if not is_array(given) or len(given) > MOST_ROOTS:
+        raise BadMessage(f"roots are a list of at most {MOST_ROOTS}")
+    inspection.questions.roots[:] = [_root(object_of(each)) for each in given]
+    for connection in inspection.connections.values():
+        if (client := connection.client_now) is not None and not client.stateless:
+            client.say(ROOTS_CHANGED)
+    return _told(inspection)
+
+
+def _root(given: Json) -> Json:
+    uri, name = given.get("uri"), given.get("name", "")
+    if not isinstance(uri, str) or not isinstance(name, str) or not 0 < len(uri) <= LONGEST_ROOT >= len(name):
+        raise BadMessage("a root has a URI, and may have a name", fix="write it as file:///home/me/project")
+    return {"uri": uri, "name": name} if name else {"uri": uri}
+
+
+async def set_model(inspection: Inspection, request: Request) -> Any:
+    """The rules of the scripted model, and whether it answers."""
+    rules = request.arguments.get("rules")
+    if not is_array(rules):
+        raise BadMessage("the argument 'rules' is missing, or is not a list")
+    inspection.questions.model.set(request.arguments.get("on") is True, rules)
+    return _told(inspection)
+
+
+def _told(inspection: Inspection) -> Json:
+    told = standing(inspection)
+    inspection.push("standing", told)
+    return told
+
+
+QUESTION_VERBS: Final[Mapping[str, Verb]] = {
+    "questions.list": open_questions,
+    "questions.answer": answer,
+    "questions.past": past,
+    "questions.roots": set_roots,
+    "questions.model": set_model,
+}

@@ -1,0 +1,199 @@
+"""The operator's end of the control socket: where mgp.toml and the sockets of kernels are, and how to ask one.
+
+It is a unix socket in a folder that only this user can use, and every peer must be this user. A connection carries one
+request as a line of JSON, and the answers as lines of JSON. The command line loads this without the rest of a kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from defserve.errors import PeerGone, UsageError
+from defserve.stores.files import is_private_folder, made_private_folder, private_folders
+
+CONNECT_SECONDS: Final = 5.0
+LONGEST_ANSWER: Final = 16 * 1024 * 1024
+
+
+def ask(config: Path, request: dict[str, Any], process: int | None = None) -> Iterator[Any]:
+    """The answers of the kernel that serves a file; of the one with this process, if there are several.
+
+    Raises PeerGone if none runs, and UsageError for what it refuses.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(CONNECT_SECONDS)
+        try:
+            peer.connect(str(_place(config, process)))
+            # A drain may take long, and `logs -f` waits for ever.
+            peer.settimeout(None)
+            peer.sendall(json.dumps(request).encode() + b"\n")
+            with peer.makefile("rb") as lines:
+                for line in lines:
+                    message = _message(line)
+                    if "done" in message:
+                        return
+                    yield message["answer"]
+        except OSError as error:
+            raise PeerGone(f"the kernel of {config} cannot be reached: {error}") from None
+    raise PeerGone(f"the kernel of {config} ended before it answered")
+
+
+async def asking(config: Path, request: dict[str, Any], process: int | None = None) -> AsyncGenerator[Any]:
+    """Like `ask`, on an event loop. Who stops reading ends what was asked for."""
+    place = await asyncio.to_thread(_place, config, process)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(str(place), limit=LONGEST_ANSWER)
+    except OSError as error:
+        raise PeerGone(f"the kernel of {config} cannot be reached: {error}") from None
+    try:
+        writer.write(json.dumps(request).encode() + b"\n")
+        while line := await reader.readline():
+            message = _message(line)
+            if "done" in message:
+                return
+            yield message["answer"]
+    except (OSError, ValueError) as error:
+        raise PeerGone(f"the kernel of {config} cannot be reached: {error}") from None
+    finally:
+        writer.close()
+    raise PeerGone(f"the kernel of {config} ended before it answered")
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """One line of a kernel. Raises UsageError for what it refuses."""
+    message: dict[str, Any] = json.loads(line)
+    if "error" in message:
+        raise UsageError(message["error"]["problem"], fix=message["error"]["fix"])
+    return message
+
+
+def _place(config: Path, process: int | None) -> Path:
+    found = places_of(config)
+    if process is not None and process in found:
+        return found[process]
+    if not found or process is not None:
+        whose = f" with process {process}" if process is not None else ""
+        raise PeerGone(f"no kernel{whose} serves {config}\n  fix: start one: defserve kernel --config {config}")
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} kernels serve {config}", fix=f"add --pid with one of {', '.join(map(str, found))}"
+        )
+    return next(iter(found.values()))
+
+
+# -- Where the control sockets of kernels are: named after their file and their process.
+
+
+FOLDER: Final = "kernels"
+LONGEST: Final = 100
+"""Bytes of a socket's path that every system takes."""
+
+
+def own_place(config: Path) -> Path:
+    """The path of this process's socket. Several kernels may serve one file. Raises UsageError."""
+    path = made_private_folder(FOLDER, "the control socket") / f"{_name(config)}-{os.getpid()}.sock"
+    if len(os.fsencode(path)) > LONGEST:
+        raise UsageError(
+            f"the path of the control socket is too long: {path}", fix="set XDG_RUNTIME_DIR to a short one"
+        )
+    return path
+
+
+def places_of(config: Path) -> dict[int, Path]:
+    """The sockets of the kernels that serve a file, by process. Those that nobody listens on are left out."""
+    found: dict[int, Path] = {}
+    for folder in private_folders(FOLDER):
+        if is_private_folder(folder):
+            for path in sorted(folder.glob(f"{_name(config)}-*.sock")):
+                process = path.stem.rpartition("-")[2]
+                if process.isdecimal() and _listens(path, int(process)):
+                    found.setdefault(int(process), path)
+    return found
+
+
+def located_kernel(given: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file whose kernel is asked. A kernel goes on without its file, and is found by the name of it."""
+    try:
+        return locate_config(given, environ)
+    except UsageError:
+        named = given or environ.get(OVERRIDE)
+        gone = [Path(named).expanduser().absolute()] if named else config_places(environ)
+        found = next((path for path in gone if places_of(path)), None)
+        if found is None:
+            raise
+        return found
+
+
+def _name(config: Path) -> str:
+    return sha256(os.fsencode(os.path.realpath(config))).hexdigest()[:16]
+
+
+def _listens(path: Path, process: int) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            # A kernel that starts has bound its socket and does not listen yet: only a dead one's is removed.
+            # The folder is ours alone, so nobody else's file can be meant.
+            if not _is_running(process):
+                path.unlink(missing_ok=True)
+            return False
+        except OSError:
+            return False
+    return True
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+# -- Where mgp.toml is looked for (MGP §15.2). The variable is an override, so it comes first.
+
+
+OVERRIDE: Final = "MGP_CONFIG_PATH"
+
+# The second is the name that the reference kernel reads.
+HERE: Final = ("mgp.toml", "mcp.toml")
+USER: Final = ("mgp", "servers.toml")
+
+
+def locate_config(given: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The absolute path of the file: `given`, else the variable, the current folder, the user's settings.
+
+    The first place that has a file counts; places are not merged. Raises UsageError if there is none.
+    """
+    for source, name in (("--config", given), (OVERRIDE, environ.get(OVERRIDE))):
+        if name:
+            path = Path(name).expanduser().absolute()
+            if not path.is_file():
+                raise UsageError(f"{source} names {name}, and there is no such file", fix="correct the path")
+            return path
+    found = next((place for place in config_places(environ) if place.is_file()), None)
+    if found is None:
+        looked = ", ".join(map(str, config_places(environ)))
+        raise UsageError(
+            f"there is no mgp.toml; looked for {looked}",
+            fix="write one, make one with defserve kernel import .mcp.json, or give --config FILE",
+        )
+    return found
+
+
+def config_places(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where the file may be when nobody says where it is, in order."""
+    settings = Path(environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
+    return [*(Path(name).absolute() for name in HERE), settings.joinpath(*USER)]

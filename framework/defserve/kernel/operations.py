@@ -1,0 +1,499 @@
+"""What operators ask of a kernel: the words of the command line (access, pins, permissions, …), and MGP's tools.
+
+Whoever reaches the control socket is the user who runs the kernel. Changes of access go through the same methods as
+those of MGP's clients, so there is one set of rules, and one audit trail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from difflib import get_close_matches
+from typing import Any, Final, Protocol
+
+from defserve.auth.principals import LOCAL
+from defserve.base.hidden_characters import has_hidden
+from defserve.core.call import Call
+from defserve.core.messages import Params
+from defserve.errors import MethodNotFound, PeerError, UsageError
+from defserve.kernel.config.entries import KernelConfig
+from defserve.kernel.governance.access import KernelAccess, check_operator
+from defserve.kernel.governance.governance import Governance
+from defserve.kernel.governance.permissions import INTERACTIVE, Decision
+from defserve.kernel.governance.pins import digest_of_all
+from defserve.kernel.members import Member
+from defserve.protocols.mgp import vocabulary
+from defserve.protocols.mgp.audit import LARGEST_LIMIT, ReadableAuditLog, readable, replay
+from defserve.protocols.mgp.server_discovery import Answer, OperatorToolSpec, object_schema, operator_tool
+from defserve.protocols.mgp.terms import tool_security
+from defserve.protocols.mgp.vocabulary import PERMISSIONS
+from defserve.proxying.items import RemoteTool
+from defserve.server.server import Server
+from defserve.stores.audit.log_file import AuditUnavailable
+
+FIX: Final = 'say keys = "keys.json", default_policy = "opt-in" or admins = […] in [kernel], and start the kernel again'
+
+MOST_NAMED: Final = 20
+
+
+class AccessKernel(Protocol):
+    """The part of a kernel that these verbs use."""
+
+    server: Server
+    members: dict[str, Member]
+    governance: Governance
+
+    def member(self, id: str) -> Member: ...
+
+
+class AccessVerbs:
+    """Each method is a verb of the control socket."""
+
+    def __init__(self, kernel: AccessKernel) -> None:
+        self._kernel = kernel
+
+    async def list(self, id: str | None = None, agent: str | None = None) -> list[dict[str, Any]]:
+        """The default of each server, and every entry; of one server or agent, if they are named."""
+        access = self._access()
+        if id is not None:
+            self._kernel.member(id)
+        await self._kernel.governance.refresh()
+        rows: list[dict[str, Any]] = []
+        for one in [id] if id is not None else self._kernel.members:
+            if (policy := access.named(one)) is None:
+                continue
+            rows.append({"server_id": one, "default": policy.default})
+            for entry in policy.entries():
+                if agent in (None, entry.agent_id):
+                    state = {"expired": not entry.holds(access.clock())}
+                    rows.append({**access.wire(entry, one), **state})
+        return rows
+
+    async def grant(
+        self,
+        agent: str,
+        id: str,
+        tool: str | None = None,
+        reason: str | None = None,
+        until: str | None = None,
+        force: bool = False,
+    ) -> dict[str, Any]:
+        """Let an agent use a server, or one of its tools by the server's own name of it.
+
+        Raises UsageError for a tool that a connected server does not have, unless `force` is set.
+        """
+        return await self._set("allow", agent, id, tool, reason, until, force)
+
+    async def deny(
+        self,
+        agent: str,
+        id: str,
+        tool: str | None = None,
+        reason: str | None = None,
+        until: str | None = None,
+        force: bool = False,
+    ) -> dict[str, Any]:
+        """Keep an agent from a server, or from one of its tools; see `grant`."""
+        return await self._set("deny", agent, id, tool, reason, until, force)
+
+    async def revoke(self, agent: str, id: str, tool: str | None = None) -> dict[str, Any]:
+        """Remove an entry: then that of the server counts, or the default."""
+        found = await self._operate("mgp_access_revoke", _about(agent, id, tool))
+        if not found["revoked"]:
+            raise UsageError(f"{agent!r} has no such entry", fix="see `defserve kernel access list`")
+        return found
+
+    async def _set(
+        self, permission: str, agent: str, id: str, tool: str | None, reason: str | None, until: str | None, force: bool
+    ) -> dict[str, Any]:
+        if not force:
+            self._check_tool(id, tool)
+        more = {"permission": permission, "justification": reason, "expires_at": until}
+        return await self._operate(
+            "mgp_access_grant",
+            {**_about(agent, id, tool), **{name: value for name, value in more.items() if value is not None}},
+        )
+
+    def _check_tool(self, id: str, tool: str | None) -> None:
+        if tool is None or self._kernel.member(id).state != "connected":
+            return
+        tools = self._kernel.server.mcp.tools.registry
+        known = sorted({one.inner for one in tools if isinstance(one, RemoteTool) and one.backend.id == id})
+        if tool not in known and known:
+            close = get_close_matches(tool, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:MOST_NAMED])}."
+            raise UsageError(
+                f"server {id!r} has no tool {tool[:128]!r}", fix=f"{hint} For a tool that is yet to come: --force"
+            )
+
+    async def _operate(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        self._access()
+        self._kernel.member(arguments["server_id"])
+        await self._kernel.governance.refresh()
+        return await operate(self._kernel.server, tool, arguments)
+
+    def _access(self) -> KernelAccess:
+        if (access := self._kernel.governance.access) is None:
+            raise UsageError("this kernel has no access control: it cannot tell its callers apart", fix=FIX)
+        return access
+
+
+def _about(agent: str, id: str, tool: str | None) -> dict[str, Any]:
+    named = {"tool_name": tool} if tool is not None else {}
+    return {
+        "entry_type": "tool_grant" if tool is not None else "server_grant",
+        "agent_id": agent,
+        "server_id": id,
+    } | named
+
+
+# -- `defserve kernel permissions`: what servers need, and what operators have decided about it.
+
+
+EVENTS: Final[Mapping[Decision, tuple[str, str]]] = {
+    "approved": ("PERMISSION_GRANTED", "SUCCESS"),
+    "denied": ("PERMISSION_DENIED", "DENIED"),
+}
+LONGEST_REASON: Final = 2_000
+
+
+class PermissionKernel(Protocol):
+    """The part of a kernel that these verbs use."""
+
+    config: KernelConfig
+    server: Server
+    members: dict[str, Member]
+    governance: Governance
+
+    def member(self, id: str) -> Member: ...
+
+
+class PermissionVerbs:
+    """Each method is a verb of the control socket."""
+
+    def __init__(self, kernel: PermissionKernel) -> None:
+        self._kernel = kernel
+
+    async def list(self, id: str | None = None) -> list[dict[str, Any]]:
+        """Every permission that a tool of a server needs: the decision about it, and who has asked for it."""
+        if id is not None:
+            self._kernel.member(id)
+        await self._kernel.governance.refresh()
+        needed = self._needed()
+        return [self._row(one, name, needed[one][name]) for one in needed for name in needed[one] if id in (None, one)]
+
+    async def approve(self, id: str, permission: str | None = None, reason: str = "") -> list[dict[str, Any]]:
+        """Let the tools of a server use a permission, whoever calls them; all that nobody has decided about if none
+        is named."""
+        return await self._decide("approved", id, permission, reason)
+
+    async def deny(self, id: str, permission: str | None = None, reason: str = "") -> list[dict[str, Any]]:
+        """Keep the tools of a server from a permission, whoever calls them."""
+        return await self._decide("denied", id, permission, reason)
+
+    async def _decide(self, decision: Decision, id: str, permission: str | None, reason: str) -> list[dict[str, Any]]:
+        kernel, section = self._kernel, self._kernel.governance.permissions
+        kernel.member(id)
+        if len(reason) > LONGEST_REASON or has_hidden(reason):
+            raise UsageError(
+                f"a reason is a line of at most {LONGEST_REASON} printable characters", fix="write a shorter reason"
+            )
+        await kernel.governance.refresh()
+        needed = self._needed().get(id, {})
+        names = [permission] if permission else [name for name in needed if not section.decision(id, name)]
+        if permission is not None and permission not in needed and not section.decision(id, permission):
+            known = ", ".join(needed) or "none"
+            raise UsageError(f"{id} needs no permission {permission[:128]!r}", fix=f"it needs: {known}")
+        if not names:
+            raise UsageError(f"nobody asks for a permission of {id}", fix="see `defserve kernel permissions`")
+        event, result = EVENTS[decision]
+        details = {"permissions": names, "reason": reason}
+        by = {"type": "user", "id": LOCAL.id}
+        # A decision that cannot be recorded is not made.
+        await asyncio.to_thread(lambda: kernel.server.mgp.audit.record(event, id, result, details, by=by))
+        try:
+            await asyncio.to_thread(section.decide, id, names, decision, LOCAL.id, reason)
+        except OSError as error:
+            raise UsageError(
+                f"the decision cannot be kept: {error}", fix="make the folder of the file writable"
+            ) from None
+        await section.tell(id)
+        return [self._row(id, name, needed.get(name, [])) for name in names]
+
+    def _needed(self) -> dict[str, dict[str, list[str]]]:
+        """Server → permission → the tools that need it, by their names here."""
+        found: dict[str, dict[str, list[str]]] = {id: {} for id in self._kernel.members}
+        for tool in self._kernel.server.mcp.tools.registry:
+            id, security = tool.server_id, tool_security(tool)
+            if id in found and security is not None:
+                for name in security.security.permissions:
+                    found[id].setdefault(name, []).append(tool.name)
+        return found
+
+    def _row(self, id: str, name: str, tools: list[str]) -> dict[str, Any]:
+        section = self._kernel.governance.permissions
+        undecided = "asked" if self._kernel.config.settings.permissions == INTERACTIVE else "auto"
+        row: dict[str, Any] = {
+            "id": id,
+            "permission": name,
+            "risk_level": PERMISSIONS.get(name, "moderate"),
+            "decision": undecided,
+            **section.decision(id, name),
+            "tools": tools,
+        }
+        if (asked := section.asked.get((id, name))) is not None:
+            row |= {
+                "refused_calls": asked.calls,
+                "asked_by": asked.agent_id,
+                "asked_at": vocabulary.format_instant(asked.at),
+            }
+        return row
+
+
+# -- `defserve kernel pins`: definitions that have changed and are held, what has changed, and to accept it.
+
+
+class PinnedKernel(Protocol):
+    """The part of a kernel that these verbs use."""
+
+    members: dict[str, Member]
+    governance: Governance
+
+    def member(self, id: str) -> Member: ...
+    async def approve(self, id: str, tool: str | None, digest: str, unseen: bool) -> list[dict[str, Any]]: ...
+
+
+class PinVerbs:
+    """Each method is a verb of the control socket."""
+
+    def __init__(self, kernel: PinnedKernel) -> None:
+        self._kernel = kernel
+
+    async def list(self, id: str | None = None) -> list[dict[str, Any]]:
+        """The held tools of one server, or of all, and the difference to what was pinned."""
+        if id is not None:
+            self._kernel.member(id)
+        await self._kernel.governance.refresh()
+        rows: list[dict[str, Any]] = []
+        for one in [id] if id is not None else self._kernel.members:
+            held = self._kernel.governance.pins.held_tools(one)
+            all_held = digest_of_all(held)
+            for tool in held:
+                difference = tool.difference()
+                rows.append(
+                    {
+                        "id": one,
+                        "tool": tool.name,
+                        "change": tool.change,
+                        "pinned": tool.before.digest if tool.before is not None else None,
+                        "now": tool.now.digest,
+                        "all": all_held,
+                        "difference": difference.lines,
+                        "left_out": difference.left_out,
+                    }
+                )
+        return rows
+
+    async def accept(
+        self, id: str, tool: str | None = None, digest: str = "", unseen: bool = False
+    ) -> list[dict[str, Any]]:
+        """Let held tools be used as they were shown: those that the digest names. See `Governance.approve`."""
+        return await self._kernel.approve(id, tool, digest, unseen)
+
+
+# -- `defserve kernel health`: whether each server answers now, and how fast.
+
+
+PING_SECONDS: Final = 5.0
+AT_ONCE: Final = 16
+
+
+class ProbedKernel(Protocol):
+    """The part of a kernel that this verb uses."""
+
+    members: dict[str, Member]
+
+    def member(self, id: str) -> Member: ...
+
+
+async def health(kernel: ProbedKernel, id: str | None = None) -> list[dict[str, Any]]:
+    """The health of one server, or of all. A slow one delays the answer by at most five seconds."""
+    members = [kernel.member(id)] if id is not None else list(kernel.members.values())
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def each(member: Member) -> dict[str, Any]:
+        async with room:
+            return await health_of(member)
+
+    return await asyncio.gather(*map(each, members))
+
+
+async def health_of(member: Member) -> dict[str, Any]:
+    """What one server answers now. `status` is None for one that does not run and need not."""
+    backend = member.backend
+    found: dict[str, Any] = {"id": member.id, "state": member.state, "status": None}
+    if backend is not None:
+        found |= {
+            "tools": backend.tools,
+            "pending_requests": backend.calls,
+            "calls_total": backend.calls_total,
+            "restarts": backend.restarts,
+            "uptime_secs": int(time.time() - backend.since) if backend.state == "connected" else None,
+        }
+    if backend is not None and backend.state == "connected":
+        began = time.perf_counter()
+        try:
+            found["status"] = await backend.ping(PING_SECONDS) or "healthy"
+        except PeerError as error:
+            found |= {"status": "unhealthy", "problem": member.hidden(error.message)}
+        found["latency_ms"] = round((time.perf_counter() - began) * 1000, 1)
+    elif member.state == "error":
+        found |= {"status": "unhealthy", "problem": member.problem or member.hidden(backend.note if backend else "")}
+    return {**found, "observed_at": vocabulary.format_instant(vocabulary.utc_now())}
+
+
+# -- `defserve kernel audit` and `mgp/audit/replay`: the audit log of a kernel, for its operators.
+
+
+FOLLOW_SECONDS: Final = 0.5
+NO_LOG: Final = "this kernel keeps no audit log that can be read"
+
+
+class AuditedKernel(Protocol):
+    """The part of a kernel that is audited."""
+
+    config: KernelConfig
+    server: Server
+
+
+class KernelAudit:
+    """Only operators read the log: it tells what everybody does."""
+
+    def __init__(self, kernel: AuditedKernel) -> None:
+        self._kernel = kernel
+
+    async def replay(self, call: Call, params: Params) -> Params:
+        """`mgp/audit/replay`. Raises PermissionDenied for others than operators."""
+        check_operator(call, self._kernel.config.settings.admins)
+        if (log := self._log()) is None:
+            raise MethodNotFound(f"Method not found: {NO_LOG}")
+        return await replay(call, log, params)
+
+    async def show(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
+        """The last records, and with `follow` those that come; or with `verify`, whether the log is intact."""
+        if (log := self._log()) is None:
+            raise UsageError(NO_LOG, fix='say audit = "audit.jsonl" in [kernel], and start the kernel again')
+        try:
+            if verify:
+                yield {"log": self._kernel.config.settings.audit, **(await asyncio.to_thread(log.verify))._asdict()}
+                return
+            async for event in _events(log, last, follow):
+                yield event
+        except AuditUnavailable as error:
+            raise UsageError(error.message, fix="see `defserve kernel audit --verify`") from None
+
+    def _log(self) -> ReadableAuditLog | None:
+        return readable(self._kernel.server.mgp.audit.sinks)
+
+
+async def _events(log: ReadableAuditLog, last: int, follow: bool) -> AsyncGenerator[dict[str, Any]]:
+    newest = await asyncio.to_thread(lambda: log.last_seq)
+    seq = max(1, newest - last + 1)
+    while True:
+        page = await asyncio.to_thread(log.replay, seq, None, LARGEST_LIMIT)
+        for event in page.events:
+            yield event
+        seq = page.next_seq
+        if not page.has_more:
+            if not follow:
+                return
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+# -- MGP's methods for operators as tools, for clients that know only MCP. Each checks itself who calls it.
+
+
+TEXT: Final[Params] = {"type": "string"}
+ENTRY: Final[Params] = {
+    "entry_type": {"enum": ["server_grant", "tool_grant"]},
+    "agent_id": TEXT,
+    "server_id": TEXT,
+    "tool_name": {"type": "string", "description": "The server's own name of the tool, for a tool_grant"},
+}
+NEW_ENTRY: Final[Params] = {
+    **ENTRY,
+    "permission": {"enum": ["allow", "deny"]},
+    "justification": TEXT,
+    "expires_at": {"type": "string", "format": "date-time"},
+}
+
+ACCESS_QUERY, ACCESS_GRANT, ACCESS_REVOKE = "mgp_access_query", "mgp_access_grant", "mgp_access_revoke"
+HEALTH, RESTART, AUDIT = "mgp_health", "mgp_server_restart", "mgp_audit"
+
+TOOLS: Final[Mapping[str, OperatorToolSpec]] = {
+    ACCESS_QUERY: OperatorToolSpec(
+        "Tell whether an agent may use a server or one of its tools, and which entry says so.",
+        object_schema({"agent_id": TEXT, "server_id": TEXT, "tool_name": TEXT}, "agent_id", "server_id"),
+        False,
+    ),
+    ACCESS_GRANT: OperatorToolSpec(
+        "Allow an agent a server or one of its tools, or deny it.",
+        object_schema(NEW_ENTRY, "entry_type", "agent_id", "server_id", "permission"),
+        True,
+    ),
+    ACCESS_REVOKE: OperatorToolSpec(
+        "Take back what was granted or denied.", object_schema(ENTRY, "entry_type", "agent_id", "server_id"), True
+    ),
+    HEALTH: OperatorToolSpec(
+        "Ask one server behind this one, or all of them, whether they answer.",
+        object_schema({"server_id": TEXT}),
+        False,
+    ),
+    RESTART: OperatorToolSpec(
+        "Start a server again; calls under way finish.", object_schema({"server_id": TEXT}, "server_id"), True
+    ),
+    AUDIT: OperatorToolSpec(
+        "Read the audit log: events from a sequence number or a time on.",
+        object_schema(
+            {
+                "since_seq": {"type": "integer", "minimum": 0},
+                "since_timestamp": {"type": "string", "format": "date-time"},
+                "limit": {"type": "integer", "minimum": 1},
+            }
+        ),
+        False,
+    ),
+}
+
+
+def add_operator_tools(server: Server, answers: Mapping[str, Answer]) -> None:
+    """Add those tools for which there is an answer."""
+    for name, answer in answers.items():
+        server.add_tool(operator_tool(name, TOOLS[name], answer, server, _told))
+
+
+def _told(value: Params) -> str:
+    """The answer as lines: a list's items one by one, else the members."""
+    items: Any = next((value[name] for name in ("servers", "events") if name in value), None)
+    rows: list[Params] = items if items is not None else [value]
+    return "\n".join(map(_line, rows)) or "Nothing."
+
+
+def _line(row: Params) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in row.items() if value not in (None, "", [], {}))
+
+
+# -- Operators' tools, called for the user at the control socket: under the rules of every caller, and audited.
+
+
+async def operate(server: Server, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a tool answers the local user. Raises UsageError with the text of its refusal."""
+    async with server.connect() as client:
+        try:
+            found = await client.call_raw(tool, arguments)
+        except PeerError as error:
+            raise UsageError(error.message) from None
+    if found.get("isError"):
+        raise UsageError(str(found["content"][0].get("text")))
+    return found["structuredContent"]

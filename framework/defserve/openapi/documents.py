@@ -1,0 +1,354 @@
+"""OpenAPI documents: read from an object, a text, a file or an address, in JSON or YAML, with their references."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urljoin, urlsplit
+
+from defserve.core.json_values import is_array, is_mapping, is_object
+from defserve.errors import UsageError
+
+MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a document. GitHub's, one of the largest, has 12 million."""
+MAX_DEPTH: Final = 200
+FETCH_SECONDS: Final = 30.0
+FIX: Final = "give the document as a dict, a path, an address or a text"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document, and where it came from: `url` or `file`, or neither."""
+
+    content: dict[str, Any]
+    url: str | None = None
+    file: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        return self.url or (str(self.file) if self.file is not None else "the OpenAPI document")
+
+
+def load_document(source: Any) -> Document:
+    """Read a document. Raises UsageError if it is not there, cannot be read, or is not OpenAPI 3."""
+    document = read_document(source)
+    version: Any = document.content.get("openapi")
+    if not isinstance(version, str) or not version.startswith("3."):
+        said = document.content.get("swagger", version)
+        raise UsageError(
+            f"{document.shown} is not an OpenAPI 3 document"
+            + (f": it says version {str(said)[:20]!r}" if said is not None else ': it has no "openapi" field'),
+            fix="convert Swagger 2 to OpenAPI 3 first" if "swagger" in document.content else FIX,
+        )
+    return document
+
+
+def read_document(source: Any) -> Document:
+    """Read any JSON or YAML object."""
+    if is_mapping(source):
+        return Document(_plain(source))
+    if isinstance(source, Path):
+        return _read_file(source)
+    if not isinstance(source, str):
+        raise UsageError(f"a {type(source).__name__} is not an OpenAPI document", fix=FIX)
+    if source.startswith(("http://", "https://")):
+        return Document(parse_document(fetch_document(source), source), url=source)
+    if "\n" in source or source.lstrip().startswith("{"):
+        return Document(parse_document(source.encode(), "the OpenAPI document"))
+    return _read_file(Path(source))
+
+
+def _read_file(path: Path) -> Document:
+    try:
+        if path.stat().st_size > MAX_DOCUMENT_BYTES:
+            raise UsageError(f"{path} is longer than {MAX_DOCUMENT_BYTES} bytes", fix="cut it down to what you serve")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", fix=FIX) from None
+    return Document(parse_document(data, str(path)), file=path)
+
+
+def parse_document(data: bytes, shown: str) -> dict[str, Any]:
+    """The object that a text in JSON or YAML holds. Raises UsageError for anything else."""
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise UsageError(f"{shown} is longer than {MAX_DOCUMENT_BYTES} bytes", fix="cut it down to what you serve")
+    try:
+        text = data.decode("utf-8-sig")
+        if text.lstrip()[:1] in ("{", "["):
+            found: Any = json.loads(text)
+        else:
+            found = read_yaml(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{shown} is neither JSON nor YAML: {str(error)[:200]}", fix=FIX) from None
+    if not is_object(found):
+        raise UsageError(f"{shown} holds no object", fix=FIX)
+    refuse_deep(found, shown)
+    return found
+
+
+def refuse_deep(value: Any, shown: str) -> None:
+    """Raises UsageError for an object that is nested so deeply that walking it would fail."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)  # pyright: ignore
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise UsageError(f"{shown} is nested deeper than {MAX_DEPTH} levels", fix="flatten it")
+
+
+def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy that nobody else changes, as JSON would give it."""
+    try:
+        return parse_document(json.dumps(source, default=str).encode(), "the OpenAPI document")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"the OpenAPI document cannot be written as JSON: {error}", fix=FIX) from None
+
+
+def fetch_document(url: str) -> bytes:
+    """The bytes at an address that the author wrote. They may be on this machine; a redirect to elsewhere may not be.
+
+    Works inside and outside of an event loop.
+    """
+    import asyncio
+    from threading import Thread
+
+    outcome: list[bytes | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(_get_document(url)))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = Thread(target=run, name="defserve-openapi-document")
+    thread.start()
+    thread.join()
+    if isinstance(found := outcome[0], bytes):
+        return found
+    if isinstance(found, UsageError):
+        raise found
+    raise UsageError(f"{url} cannot be fetched: {found}", fix="check the address, or give a file") from found
+
+
+async def _get_document(url: str) -> bytes:
+    from defserve.guard.egress import Egress
+    from defserve.guard.http_client import GuardedClient
+    from defserve.guard.network import authority_of
+
+    try:
+        where = str(authority_of(url))
+    except ValueError as error:
+        raise UsageError(f"{url[:200]} is not an address: {error}", fix=FIX) from None
+    egress = Egress(ports=None, private=[where], max_bytes=MAX_DOCUMENT_BYTES, timeout=FETCH_SECONDS)
+    async with GuardedClient(egress) as client:
+        response = await client.get(url)
+    if response.status_code != 200:
+        raise UsageError(f"{url} answers with status {response.status_code}", fix="check the address, or give a file")
+    return response.content
+
+
+# -- `$ref`: what it points to, in the document and, where that is allowed, in others beside it.
+
+
+ELSEWHERE: Final = "x-defserve-elsewhere"
+MOST_DOCUMENTS: Final = 200
+LONGEST_CHAIN: Final = 50
+
+
+class References:
+    """The references inside one document."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.root = root
+        self._known: dict[str, Any] = {}
+
+    def at(self, ref: str) -> Any:
+        """What a reference points to. Raises UsageError for one that points to nothing."""
+        if ref not in self._known:
+            self._known[ref] = self._find(ref)
+        return self._known[ref]
+
+    def resolved(self, value: Any) -> Any:
+        """A value, or what it refers to. What is written beside `$ref` is kept where the target says nothing."""
+        beside: dict[str, Any] = {}
+        ref: Any = None
+        for _ in range(LONGEST_CHAIN):
+            if not is_object(value) or not isinstance(ref := value.get("$ref"), str):
+                return {**value, **beside} if beside and is_object(value) else value
+            beside = {name: item for name, item in value.items() if name in ("summary", "description")} | beside
+            value = self.at(ref)
+        raise UsageError(f"the reference {ref!r} leads in a circle", fix="correct the document")
+
+    def _find(self, ref: str) -> Any:
+        if not ref.startswith("#"):
+            raise UsageError(
+                f"the reference {ref[:200]!r} leads to another document", fix="say remote_refs=True, or bundle them"
+            )
+        here: Any = self.root
+        for part in ref[1:].split("/")[1:]:
+            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            if is_object(here) and name in here:
+                here = here[name]
+            elif is_array(here) and name.isdecimal() and int(name) < len(here):
+                here = here[int(name)]
+            else:
+                raise UsageError(f"the reference {ref[:200]!r} points to nothing", fix="correct the document")
+        return here
+
+
+def bundled(document: Document) -> dict[str, Any]:
+    """The document with all others that it refers to inside it. They lie in the same folder or at the same origin."""
+    bundle = _Bundle(document)
+    root = bundle.rewritten(document.content, _home(document), "")
+    assert is_object(root)
+    if bundle.found:
+        root[ELSEWHERE] = bundle.found
+    return root
+
+
+def _home(document: Document) -> str:
+    if document.url is not None:
+        return document.url
+    return document.file.resolve().as_uri() if document.file is not None else ""
+
+
+class _Bundle:
+    def __init__(self, document: Document) -> None:
+        self._home = _home(document)
+        self._folder = document.file.resolve().parent if document.file is not None else None
+        self._keys: dict[str, str] = {}
+        self.found: dict[str, Any] = {}
+
+    def rewritten(self, value: Any, home: str, prefix: str) -> Any:
+        """A copy whose references all begin with `#`. `prefix` is the place of this document in the bundle."""
+        if is_array(value):
+            return [self.rewritten(item, home, prefix) for item in value]
+        if not is_object(value):
+            return value
+        made = {name: self.rewritten(item, home, prefix) for name, item in value.items()}
+        if isinstance(ref := value.get("$ref"), str):
+            made["$ref"] = self._inside(ref, home, prefix)
+        return made
+
+    def _inside(self, ref: str, home: str, prefix: str) -> str:
+        place, _, pointer = ref.partition("#")
+        if not place:
+            return f"#{prefix}{pointer}"
+        url = urljoin(home, place) if home else place
+        if url == self._home:
+            return f"#{pointer}"
+        if url not in self._keys:
+            if len(self._keys) >= MOST_DOCUMENTS:
+                raise UsageError(f"the document refers to more than {MOST_DOCUMENTS} others", fix="bundle them first")
+            key = self._keys[url] = str(len(self._keys))
+            self.found[key] = self.rewritten(self._read(url, ref), url, f"/{ELSEWHERE}/{key}")
+        return f"#/{ELSEWHERE}/{self._keys[url]}{pointer}"
+
+    def _read(self, url: str, ref: str) -> dict[str, Any]:
+        there, here = urlsplit(url), urlsplit(self._home)
+        if here.scheme in ("http", "https") and (there.scheme, there.netloc) == (here.scheme, here.netloc):
+            return read_document(url).content
+        if self._folder is not None and there.scheme == "file" and not there.netloc:
+            path = Path(unquote(there.path)).resolve()
+            if path.is_relative_to(self._folder):
+                return read_document(path).content
+        raise UsageError(
+            f"the reference {ref[:200]!r} leads out of where the document is",
+            fix="put all files into one folder, or at one origin",
+        )
+
+
+# -- YAML read as JSON would be: texts stay texts, keys are texts, and aliases cannot make a document explode.
+
+
+MOST_NODES: Final = 20_000_000
+"""Of a document with every alias written out."""
+
+MOST_MERGED: Final = 1_000_000
+"""Of all merge keys in a document: each copies what it names, and that may have come of merge keys as well."""
+MERGE: Final = "<<"
+
+_PLAIN: Final = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", r"-?(?:0|[1-9][0-9]*)", "-0123456789"),
+    ("tag:yaml.org,2002:float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", "-0123456789"),
+)
+"""YAML 1.2's own forms. In 1.1 `no`, `on` and dates are no texts, and country lists lose Norway."""
+
+
+def read_yaml(text: str) -> Any:
+    """The value of a YAML document. Raises ValueError for what is not one, or would be too large."""
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(base):
+        yaml_implicit_resolvers: dict[Any, Any] = {}
+
+    for tag, pattern, first in _PLAIN:
+        Loader.add_implicit_resolver(tag, re.compile(rf"(?:{pattern})\Z"), [c if c != "\0" else "" for c in first])
+    try:
+        value: Any = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    return _Reading().as_json(value)[0]
+
+
+class _Reading:
+    """One document on its way to JSON."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int] | None] = {}
+        self._merged = 0
+
+    def as_json(self, value: Any) -> tuple[Any, int]:
+        """The value with texts for keys, and how many nodes it has with every alias written out."""
+        if not is_object(value) and not is_array(value):
+            return value, 1
+        if id(value) in self._known:
+            done = self._known[id(value)]
+            if done is None:
+                raise ValueError("an alias stands inside what it names")
+            return done
+        self._known[id(value)] = None
+        made: Any
+        if is_object(value):
+            pairs: list[tuple[str, Any]] = [(_yaml_key(key), self.as_json(item)) for key, item in value.items()]
+            made = self._with_merged({key: item for key, (item, _) in pairs})
+            size = 1 + sum(count for _, (_, count) in pairs)
+        else:
+            items = [self.as_json(item) for item in value]
+            made, size = [item for item, _ in items], 1 + sum(count for _, count in items)
+        if size > MOST_NODES:
+            raise ValueError(f"its aliases make more than {MOST_NODES} values of it")
+        self._known[id(value)] = made, size
+        return made, size
+
+    def _with_merged(self, made: dict[str, Any]) -> dict[str, Any]:
+        """A mapping with those that `<<` names written into it, the first of them and its own keys before others."""
+        given = made.get(MERGE)
+        bases: list[Any] = [given] if is_object(given) else list(given) if is_array(given) else []
+        if not bases or not all(map(is_object, bases)):
+            return made
+        self._merged += sum(map(len, bases))
+        if self._merged > MOST_MERGED:
+            raise ValueError(f"its merge keys (<<) copy more than {MOST_MERGED} values")
+        found: dict[str, Any] = {}
+        for base in (*reversed(bases), made):
+            found |= base
+        del found[MERGE]
+        return found
+
+
+def _yaml_key(key: Any) -> str:
+    return key if isinstance(key, str) else {None: "null", True: "true", False: "false"}.get(key) or str(key)

@@ -1,0 +1,324 @@
+"""Apps (extension `io.modelcontextprotocol/ui`, 2026-01-26): HTML views that hosts show beside the result of a tool.
+
+One declaration makes the resource, its MIME type and the tool's link agree. A server with a tool that names a missing
+view does not start. A client that did not offer apps sees plain MCP: no views, no links, no tools for views alone. What
+a tool with a view answers always has a text. `visible_to="app"` is a wish that hosts follow, never a protection.
+
+Imported when a server declares a view or links a tool.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from defserve.binding.signature import where as place_of
+from defserve.core.call import Call
+from defserve.core.extension import Extension, Offer
+from defserve.core.messages import Params
+from defserve.core.registry import Registry
+from defserve.errors import UsageError
+from defserve.protocols.mcp.app_policy import (
+    APPS,
+    FOR_VIEWS,
+    MIME_TYPE,
+    SCHEME,
+    AppFacet,
+    csp_wire,
+    is_for_views,
+    offers_apps,
+    permissions_wire,
+)
+from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.lifecycle import Dialect
+from defserve.protocols.mcp.resources import Resource, ResourceOptions
+from defserve.protocols.mcp.tools import Tool
+from defserve.protocols.mcp.transforms import Prefix
+
+
+class Apps(Extension):
+    """Shows views, and what belongs to them, to clients that can show views."""
+
+    name = APPS
+
+    def __init__(self, views: Registry[Resource]) -> None:
+        self._views = views
+
+    def negotiate(self, offer: Offer) -> object | None:
+        return True if offers_apps(offer.capabilities) else None
+
+    def declared(self, item: Any) -> None:
+        facet: AppFacet | None = item.facets.get(APPS)
+        if facet is None or facet.uri is None or isinstance(self._views.get(facet.uri), AppView):
+            return
+        raise UsageError(
+            f"{item.kind} {item.name!r} names the view {facet.uri!r}, which does not exist",
+            where=item.where,
+            fix=f'declare it: @server.app("{facet.uri}")',
+        )
+
+    def visible(self, call: Call, item: Any) -> bool:
+        return APPS in call.terms.states or not is_for_views(item)
+
+    def view(self, call: Call) -> object:
+        # A view that is removed takes its links along.
+        return self._views.version if APPS in call.terms.states else None
+
+    def describe(self, item: Any, view: object) -> Mapping[str, Any]:
+        if view is None or not isinstance(item, LinkedTool):
+            return {}
+        facet: AppFacet = item.facets[APPS]
+        ui: Params = {}
+        if facet.uri is not None and facet.uri in self._views:
+            ui["resourceUri"] = facet.uri
+        if facet.visible_to is not None:
+            ui["visibility"] = [facet.visible_to]
+        return {"_meta": {"ui": ui}} if ui else {}
+
+
+# -- Tools with a view (apps: resource discovery, visibility).
+
+
+AUDIENCES = ("model", "app")
+
+
+class LinkedTool(Tool):
+    """A tool that names a view, or who may use it. If a view shows its results, they always have a text, too."""
+
+    __slots__ = ()
+
+    def renamed(self, name: str) -> LinkedTool:
+        return _copy(self, replace(self.options, name=name), self.facets[APPS])
+
+    def mounted(self, name: str, prefix: Prefix) -> LinkedTool:
+        """The same tool on a server under a prefix, with the view of the same mount."""
+        facet: AppFacet = self.facets[APPS]
+        moved = facet._replace(uri=prefix.uri(facet.uri)) if facet.uri is not None else facet
+        return _copy(self, replace(self.options, name=name), moved)
+
+    def result(self, call: Call, value: Any) -> Params:
+        found = super().result(call, value)
+        content: list[Params] = found["content"]
+        facet: AppFacet = self.facets[APPS]
+        is_shown = facet.uri is not None and not is_for_views(self)
+        if is_shown and not any(block.get("text", "").strip() for block in content):
+            title = self.options.title or self.name
+            found["content"] = [*content, {"type": "text", "text": f"{title} has run. Its result has no text."}]
+        return found
+
+
+def linked(tool: Tool, views: Registry[Resource]) -> Tool:
+    """The tool with the link that its options ask for. Raises UsageError for one that cannot be.
+
+    A view that is named by its function must be declared already; one that is named by its URI, before serving begins.
+    """
+    if isinstance(tool, LinkedTool):
+        return tool
+    options, subject = tool.options, f"tool {tool.name!r}"
+    if "ui" in (options.meta or {}):
+        raise UsageError(
+            f'{subject} has meta["ui"] and app= or visible_to=', where=tool.where, fix='drop "ui" from its meta'
+        )
+    if options.visible_to is not None and options.visible_to not in AUDIENCES:
+        raise UsageError(
+            f"{subject}: visible_to={options.visible_to!r} is not possible",
+            where=tool.where,
+            fix='say "app" (views alone), "model" (no views), or leave it out for both',
+        )
+    return _copy(tool, options, AppFacet(_uri(tool, views), options.visible_to))
+
+
+def _uri(tool: Tool, views: Registry[Resource]) -> str | None:
+    app: Any = tool.options.app
+    if app is None:
+        return None
+    if isinstance(app, str):
+        if not app.startswith(SCHEME):
+            raise UsageError(
+                f"tool {tool.name!r}: app={app!r} does not begin with {SCHEME}",
+                where=tool.where,
+                fix="name the function of the view, or its URI",
+            )
+        return app
+    if (uri := uri_of(app, views)) is None:
+        raise UsageError(
+            f"tool {tool.name!r}: {getattr(app, '__name__', app)!r} is not a view of this server",
+            where=tool.where,
+            fix='declare the view first: @server.app("ui://…") above its function',
+        )
+    return uri
+
+
+def _copy(tool: Tool, options: Any, facet: AppFacet) -> LinkedTool:
+    made = LinkedTool(options.name or tool.name, options, tool.function, tool.returns, tool.owner)
+    made.facets, made.is_dangerous = {**tool.facets, APPS: facet}, tool.is_dangerous
+    return made
+
+
+# -- Views (apps: UI resources): functions that give the HTML of a `ui://` resource.
+
+
+class AppOptions(ResourceOptions):
+    """What a view says about itself. `csp` names the origins it may reach: "connect", "resource", "frame", "base_uri".
+
+    `permissions` are wishes: "camera", "microphone", "geolocation", "clipboard_write". `border`: the host should draw a
+    border and a background. `domain` is the view's own origin, in the form that the host wants. `bridge=False` leaves
+    the bridge script out, for HTML that brings its own.
+    """
+
+    mime_type: str | None = MIME_TYPE
+    csp: Mapping[str, Sequence[str]] | None = None
+    permissions: Sequence[str] = ()
+    border: bool = False
+    domain: str | None = None
+    bridge: bool = True
+
+
+class AppView(Resource):
+    """A view: a `ui://` resource of one HTML document."""
+
+    __slots__ = ("ui", "names", "_folder", "_file")
+
+    def __init__(
+        self, uri: str, options: AppOptions, function: Function, owner: Any, ui: Params, names: ViewNames | None
+    ) -> None:
+        super().__init__(uri, options, function, None, owner)
+        self.ui, self.names = ui, names
+        self._folder = Path(self.where.rpartition(":")[0]).absolute().parent
+        self.facets[APPS] = FOR_VIEWS
+        self._file: tuple[tuple[str, int, int], str] | None = None
+
+    @classmethod
+    def declared(
+        cls,
+        function: Callable[..., Any],
+        uri: str,
+        options: AppOptions,
+        *,
+        find_provider: FindProvider = nothing_injectable,
+        owner: Any = None,
+    ) -> AppView:
+        """Read a function into a view. Raises UsageError for one that no host could show."""
+        subject, where = f"app {uri!r}", place_of(function)
+        if not uri.startswith(SCHEME) or "{" in uri:
+            problem = "is a template" if "{" in uri else f"does not begin with {SCHEME}"
+            raise UsageError(f"{subject} {problem}", where=where, fix='give it one URI: @server.app("ui://name/view")')
+        resource = Resource.of(function, uri, options, find_provider=find_provider, owner=owner)
+        if options.mime_type != MIME_TYPE:
+            raise UsageError(f"{subject}: its MIME type is always {MIME_TYPE}", where=where, fix="drop mime_type=")
+        ui: Params = {"prefersBorder": bool(options.border)}
+        if options.csp and (csp := csp_wire(options.csp, subject, where)):
+            ui["csp"] = csp
+        if options.permissions:
+            ui["permissions"] = permissions_wire(options.permissions, subject, where)
+        if options.domain:
+            ui["domain"] = options.domain
+        return cls(uri, options, resource.function, owner, ui, ViewNames() if options.bridge else None)
+
+    def mounted(self, uri: str, prefix: Prefix) -> AppView:
+        """The same view on a server under a prefix. Its names of tools and URIs get the prefix too."""
+        names, options = self.names and self.names.under(prefix), self.options
+        assert isinstance(options, AppOptions)
+        return AppView(uri, replace(options, name=self.name), self.function, self.owner, self.ui, names)
+
+    def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
+        html = self._read(value) if isinstance(value, os.PathLike) else value  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(html, bytes):
+            html = html.decode()
+        if not isinstance(html, str) or not html.lstrip("\ufeff \t\r\n").startswith("<"):
+            raise UsageError(
+                f"app {self.uri!r} returned {html!r:.80}, which is not HTML",
+                where=self.where,
+                fix='return a Path("view.html"), or the HTML itself',
+            )
+        return [{"uri": uri, "mimeType": MIME_TYPE, "text": document(html, self.names), "_meta": {"ui": self.ui}}]
+
+    def _read(self, path: os.PathLike[str]) -> str:
+        """The text of a file, read again when it has changed. A relative path starts beside the author's file."""
+        file = self._folder / path
+        status = file.stat()
+        state = (str(file), status.st_mtime_ns, status.st_size)
+        if self._file is None or self._file[0] != state:
+            self._file = (state, file.read_text(encoding="utf-8"))
+        return self._file[1]
+
+
+def uri_of(view: Any, views: Registry[Resource]) -> str | None:
+    """The URI of a view that was declared with this function; None if none was."""
+    return next(
+        (
+            resource.uri
+            for resource in views
+            if isinstance(resource, AppView) and resource.function.signature.function is view
+        ),
+        None,
+    )
+
+
+# -- The HTML of a view as it is sent: one document, with the bridge script in its head.
+
+
+BRIDGE: Final = Path(__file__).with_name("bridge.js")
+
+# Possessive: a comment ends at its first end, whatever follows. Trying other ends would take for ever.
+_GAP: Final = r"(?:\s|<!--(?>.*?-->))*+"
+_ATTRIBUTES: Final = r"""(?:\s(?:[^>"']|"[^"]*"|'[^']*')*)?"""
+
+# Whatever stands before the first element of the head. Each tag may be left out of an HTML document.
+_START: Final = re.compile(
+    rf"\ufeff?{_GAP}(?P<doctype><!doctype{_ATTRIBUTES}>)?(?:{_GAP}<html{_ATTRIBUTES}>)?(?:{_GAP}<head{_ATTRIBUTES}>)?",
+    re.IGNORECASE | re.DOTALL,
+)
+
+# Where the bridge says how names are changed.
+_NAMES: Final = re.compile(r'(?<=\n\(\(\) => \{\n  const )TOOLS = "([\w.-]*)", URIS = "([\w./-]*)"', re.ASCII)
+
+
+class ViewNames(NamedTuple):
+    """How a view's names of tools and URIs become those of the server it is mounted on."""
+
+    tool_prefix: str = ""
+    uri_prefix: str = ""
+
+    def under(self, prefix: Prefix) -> ViewNames:
+        """The names on a server that mounts this one under a prefix."""
+        if not prefix.text:
+            return self
+        return ViewNames(prefix.name(self.tool_prefix), f"{prefix.text}/{self.uri_prefix}")
+
+    def written(self) -> str:
+        return f'TOOLS = "{self.tool_prefix}", URIS = "{self.uri_prefix}"'
+
+
+def document(html: str, names: ViewNames | None) -> str:
+    """A whole document. With `names` it begins with the bridge, ahead of every script of the author.
+
+    The charset is said first, because browsers look for it in the first 1024 bytes only.
+    """
+    start = _START.match(html)
+    assert start is not None  # every part of it is optional
+    doctype = "" if start["doctype"] else "<!doctype html>\n"
+    if names is None:
+        return doctype + html
+    return (
+        f'{doctype}{html[: start.end()]}<meta charset="utf-8">\n<script>{_bridge(names)}</script>{html[start.end() :]}'
+    )
+
+
+def with_prefix(html: str, prefix: Prefix) -> str:
+    """The document of a server that is mounted under a prefix. Without our bridge it is not changed."""
+    return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).under(prefix).written(), html, count=1)
+
+
+def _bridge(names: ViewNames) -> str:
+    return _source().replace('TOOLS = "", URIS = ""', names.written(), 1)
+
+
+@cache
+def _source() -> str:
+    return BRIDGE.read_text(encoding="utf-8")

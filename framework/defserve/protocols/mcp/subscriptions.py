@@ -1,0 +1,448 @@
+"""MCP change notifications (resources: subscriptions; 2026-07-28: subscriptions/listen): who is told of what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from defserve.core.call import Call
+from defserve.core.json_values import is_array
+from defserve.core.messages import Params
+from defserve.core.peer import may_act_for
+from defserve.errors import InvalidParams, LimitExceeded, TooManyCalls
+from defserve.protocols.mcp.errors import ResourceNotFound, read_object, read_text
+from defserve.protocols.mcp.items import Late
+from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
+
+if TYPE_CHECKING:
+    from defserve.core.peer import PeerIdentity
+    from defserve.core.session import Session
+
+
+if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
+    from defserve.core.composition import Composition
+    from defserve.core.engine import Engine
+    from defserve.core.peer import PeerIdentity
+    from defserve.core.session import Session
+
+    Hears = Callable[[Session, PeerIdentity | None], bool]
+
+SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
+
+# The kind of change: its member in a listen filter, and its notification.
+KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+UPDATED = "notifications/resources/updated"
+_LIST_CHANGED = "notifications/%s/list_changed"
+
+# What other processes are told of.
+LIST, RESOURCE = "list", "resource"
+
+# The most bytes of the URIs of one session, or of one request.
+MOST_BYTES = 256 * 1024
+
+Tell = Callable[[str, Params], None]
+
+
+class Followed(NamedTuple):
+    """What a listener is granted of a further member of its filter. `begin` is called after the acknowledgement."""
+
+    honoured: list[str]
+    begin: Callable[[], None]
+    end: Callable[[], None]
+
+
+Follow = Callable[[Call, Any, Tell], Awaitable[Followed]]
+
+
+class ListenRequest:
+    """One open `subscriptions/listen` request."""
+
+    __slots__ = ("call", "kinds", "uris")
+
+    def __init__(self, call: Call, kinds: frozenset[str], uris: frozenset[str]) -> None:
+        self.call, self.kinds, self.uris = call, kinds, uris
+
+    def tell(self, method: str, params: Params) -> None:
+        self.call.notify(method, {**params, "_meta": {SUBSCRIPTION_KEY: self.call.id}})
+
+
+class UpdateSource(Protocol):
+    """Resources that change elsewhere. It is told who wants to hear of which."""
+
+    async def watch(self, call: Call, uris: Collection[str]) -> None:
+        """The caller wants to hear of these resources, as far as they are of this source."""
+        ...
+
+    async def unwatch(self, call: Call, uris: Collection[str]) -> None:
+        """It no longer does. A session that ends says nothing more."""
+        ...
+
+
+class Subscriptions:
+    """Tells sessions and open listen requests what changed; several changes at once are told once."""
+
+    def __init__(self, readable: Callable[[Call, str], bool]) -> None:
+        self.composition: Composition | None = None
+        self._readable = readable
+        self._listening: set[ListenRequest] = set()
+        self._subscribers = Subscribers()
+        self._changed: dict[Engine, set[str]] = {}
+        self._changing = threading.Lock()
+        self._forwards: list[Callable[[str], None]] = []
+        self.source: UpdateSource | None = None
+        self.late: Late | None = None
+        self._follows: dict[str, Follow] = {}
+        self.share: Callable[[str, str], None] | None = None
+        """Tells other processes, and sessions that they share, of a change: a list or a resource, and which."""
+        self._told_elsewhere = threading.local()
+
+    @contextmanager
+    def told_elsewhere(self) -> Generator[None]:
+        """What changes here, in this thread, is told to the other processes by another one."""
+        self._told_elsewhere.is_on = True
+        try:
+            yield
+        finally:
+            self._told_elsewhere.is_on = False
+
+    def follow(self, member: str, follow: Follow) -> None:
+        """Let a listener's filter have a further member, which `follow` reads. It may raise to refuse the request."""
+        self._follows[member] = follow
+
+    # -- what clients ask for ----------------------------------------------------------------------------
+
+    def subscribe(self, call: Call, params: Params) -> Params:
+        handshake_only(call)
+        uri = read_text(params, "uri")
+        if not self._readable(call, uri):
+            raise ResourceNotFound(uri)
+        subscribed, caller = call.session.local(SubscribedUris), call.identity
+        name, known = caller.credential if caller is not None else "", subscribed.uris.get(uri, {})
+        if name not in known and not _fit([*subscribed.asked_for(), uri], call):
+            raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
+        subscribed.uris[uri] = {**known, name: caller}
+        self._changed_in(call.session)
+        return {}
+
+    def unsubscribe(self, call: Call, params: Params) -> Params:
+        handshake_only(call)
+        subscribed = call.session.local(SubscribedUris)
+        subscribed.drop([read_text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
+        self._changed_in(call.session)
+        return {}
+
+    def _changed_in(self, session: Session) -> None:
+        self._subscribers.note(session)
+        session.kept_changed()
+
+    async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
+        """`subscribe`, where there is a `source`."""
+        handshake_only(call)
+        if self.late is not None:
+            await self.late(call, read_text(params, "uri"))
+        answer = self.subscribe(call, params)
+        if self.source is not None:
+            await self.source.watch(call, [params["uri"]])
+        return answer
+
+    async def unsubscribe_elsewhere(self, call: Call, params: Params) -> Params:
+        """`unsubscribe`, where there is a `source`."""
+        subscribed = call.session.peek(SubscribedUris)
+        was_known = subscribed is not None and params.get("uri") in subscribed.uris
+        answer = self.unsubscribe(call, params)
+        if self.source is not None and was_known:
+            await self.source.unwatch(call, [params["uri"]])
+        return answer
+
+    async def listen(self, call: Call, params: Params) -> Params:
+        """Stays open until the client cancels it or the server drains."""
+        stateless_only(call)
+        _check_room(call)
+        wanted = read_object(params, "notifications")
+        if self.late is not None and "resourceSubscriptions" in wanted:
+            await self.late(call, "")
+        listening = self._listening_for(call, wanted)
+        followed = {
+            member: await follow(call, wanted[member], listening.tell)
+            for member, follow in self._follows.items()
+            if member in wanted
+        }
+        call.endless = True
+        call.session.make_room(1)
+        self._listening.add(listening)
+        honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
+        if listening.uris:
+            honoured["resourceSubscriptions"] = sorted(listening.uris)
+        honoured |= {member: each.honoured for member, each in followed.items()}
+        is_watched = False
+        try:
+            if self.source is not None and listening.uris:
+                await self.source.watch(call, listening.uris)
+                is_watched = True
+            listening.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+            for each in followed.values():
+                each.begin()
+            await call.engine.pending()
+        except BaseException:
+            if call.cancelled or not call.session.composition.draining:
+                raise
+        finally:
+            for each in followed.values():
+                each.end()
+            self._listening.discard(listening)
+            call.session.make_room(-1)
+            if self.source is not None and is_watched:
+                call.engine.spawn(self.source.unwatch(call, listening.uris))
+        return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
+
+    def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
+        uris = wanted.get("resourceSubscriptions", [])
+        if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
+            raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
+        if not _fit(uris, call):
+            raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
+        kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
+        return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """Forget what was subscribed to with a key or token that is no longer good."""
+        if (subscribed := session.peek(SubscribedUris)) is not None:
+            subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
+            self._changed_in(session)
+
+    def session_closed(self, session: Session) -> None:
+        self._subscribers.note(session)
+
+    def kept(self, session: Session) -> Params:
+        """What a session is subscribed to, for another process."""
+        subscribed = session.peek(SubscribedUris)
+        uris = subscribed.uris if subscribed is not None else {}
+        return {uri: {name: _written(caller) for name, caller in callers.items()} for uri, callers in uris.items()}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has `kept`."""
+        from defserve.auth.principals import remembered
+
+        if kept or session.peek(SubscribedUris) is not None:
+            session.local(SubscribedUris).uris = {
+                uri: {name: remembered(caller) if caller is not None else None for name, caller in callers.items()}
+                for uri, callers in kept.items()
+            }
+            self._subscribers.note(session)
+
+    # -- what clients are told ---------------------------------------------------------------------------
+
+    def changed(self, kind: str) -> None:
+        """The list of tools, prompts or resources has changed. From any thread."""
+        if self.share is not None and not getattr(self._told_elsewhere, "is_on", False):
+            self.share(LIST, kind)
+        for engine in self._engines(self._all_sessions()):
+            # Between the two lines, the loop must not take the set and tell what is in it.
+            with self._changing:
+                first = not (kinds := self._changed.setdefault(engine, set()))
+                kinds.add(kind)
+            if first and not _run(engine, partial(self._tell_changes, engine)):
+                self._changed.pop(engine, None)
+
+    def updated(
+        self, uri: str, principal: str | None = None, session: Session | None = None, hears: Hears | None = None
+    ) -> None:
+        """A resource's contents changed, for everybody, for one principal or in one session. From any thread.
+
+        Of those who asked, only the callers are told for whom `hears` is true: rights may have ended since.
+        """
+        for forward in self._forwards if principal is None and session is None else ():
+            forward(uri)
+        if self.share is not None and principal is None and session is None and hears is None:
+            self.share(RESOURCE, uri)
+        for engine in self._engines(self._subscribers.of(uri)):
+            _run(engine, partial(self._tell_updated, engine, uri, principal, session, hears))
+
+    def _all_sessions(self) -> list[Session]:
+        return list(self.composition.sessions) if self.composition is not None else []
+
+    def _engines(self, sessions: Iterable[Session]) -> set[Engine]:
+        """The loops on which these sessions may want to hear of changes, or somebody listens."""
+        listening = {each.call.engine for each in list(self._listening)}
+        return listening | {session.engine for session in sessions if session.engine.ready}
+
+    def forward(self, updated: Callable[[str], None]) -> None:
+        """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
+        self._forwards.append(updated)
+
+    def concerned(self, what: str, name: str) -> list[Session] | None:
+        """The sessions of this process that want to hear of a change. None: all of them may."""
+        return self._subscribers.of(name) if what == RESOURCE else None
+
+    def received(self, what: str, name: str, shared: Iterable[Session]) -> None:
+        """A process has shared a change, of which these sessions are told, as far as it concerns them."""
+        if what == RESOURCE:
+            self._tell_subscribers(self._told(shared), name)
+        else:
+            self._tell_list(self._told(shared), name)
+
+    def received_elsewhere(self, what: str, name: str) -> None:
+        """Another process has shared a change, of which those are told that only this process knows."""
+        for forward in self._forwards if what == RESOURCE else ():
+            forward(name)
+        for engine in self._engines(self._subscribers.of(name) if what == RESOURCE else self._all_sessions()):
+            if not engine.on_loop():
+                continue
+            if what == RESOURCE:
+                self._tell_updated(engine, name, None, None, None)
+            else:
+                self._tell_list(self._sessions(engine), name)
+                self._tell_listening(engine, name)
+
+    def missed(self, session: Session) -> None:
+        """What has changed is no longer known, so a session is told that everything may have."""
+        for kind in KINDS:
+            self._tell_list(self._told([session]), kind)
+        if (subscribed := session.peek(SubscribedUris)) is not None:
+            for uri in subscribed.uris:
+                self._tell_subscribers(self._told([session]), uri)
+
+    def _tell_changes(self, engine: Engine) -> None:
+        with self._changing:
+            kinds = self._changed.pop(engine, ())
+        for kind in sorted(kinds):
+            self._tell_list(self._sessions(engine), kind)
+            self._tell_listening(engine, kind)
+
+    def _tell_list(self, sessions: Iterable[Session], kind: str) -> None:
+        for session in sessions:
+            session.notify(_LIST_CHANGED % kind, {}, audience=())
+
+    def _tell_listening(self, engine: Engine, kind: str) -> None:
+        for listening in self._listening_on(engine):
+            if kind in listening.kinds:
+                listening.tell(_LIST_CHANGED % kind, {})
+
+    def _tell_updated(
+        self, engine: Engine, uri: str, principal: str | None, only: Session | None, hears: Hears | None
+    ) -> None:
+        is_shared = principal is None and only is None and hears is None
+        here = self._told(each for each in self._subscribers.of(uri) if each.engine is engine)
+        sessions = self._told_directly(here) if is_shared else here
+        meant = (each for each in sessions if only in (None, each) and principal in (None, each.principal))
+        self._tell_subscribers(meant, uri, hears)
+        for listening in self._listening_on(engine):
+            call = listening.call
+            is_meant = principal in (None, call.principal) and only in (None, call.session)
+            if uri in listening.uris and is_meant and (hears is None or hears(call.session, call.identity)):
+                listening.tell(UPDATED, {"uri": uri})
+
+    def _tell_subscribers(self, sessions: Iterable[Session], uri: str, hears: Hears | None = None) -> None:
+        for session in sessions:
+            subscribed = session.peek(SubscribedUris)
+            if subscribed is not None and uri in subscribed.uris:
+                asked = [each for each in subscribed.uris[uri].values() if hears is None or hears(session, each)]
+                if asked:
+                    callers = tuple(caller for caller in asked if caller is not None)
+                    session.notify(UPDATED, {"uri": uri}, audience=callers or None)
+
+    def _listening_on(self, engine: Engine) -> list[ListenRequest]:
+        return [each for each in list(self._listening) if each.call.engine is engine]
+
+    def _sessions(self, engine: Engine) -> Iterable[Session]:
+        """Those of one loop that are told directly."""
+        return self._told_directly(self._told(each for each in self._all_sessions() if each.engine is engine))
+
+    def _told_directly(self, sessions: Iterable[Session]) -> Iterable[Session]:
+        """Sessions that are shared hear of a change when all processes do."""
+        return sessions if self.share is None else [each for each in sessions if each.sharer is None]
+
+    @staticmethod
+    def _told(sessions: Iterable[Session]) -> list[Session]:
+        """Those opened by a handshake that have said they are ready."""
+        profiles = [(s, s.terms.profile) for s in sessions if s.ready and s.terms]
+        return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
+
+
+def _written(caller: PeerIdentity | None) -> Any:
+    from defserve.auth.principals import written
+
+    return written(cast("Principal", caller)) if caller is not None else None
+
+
+def _run(engine: Engine, action: Callable[[], None]) -> bool:
+    """Run `action` on the engine's loop, after what is ready there; False when that loop has ended."""
+    if engine.on_loop():
+        engine.soon(action)
+        return True
+    return engine.post(action)
+
+
+def _check_room(call: Call) -> None:
+    """Calls that never end may not be so many that others find no room."""
+    composition = call.session.composition
+    if composition.idle >= composition.limits.sessions:
+        most = composition.limits.sessions
+        text = f"too many open subscriptions and questions: at most {most} in this server"
+        raise TooManyCalls(text, data={"limit": "sessions", "retry_after_ms": 1000})
+
+
+def _fit(uris: Collection[str], call: Call) -> bool:
+    if len(uris) > call.session.composition.limits.subscriptions:
+        return False
+    # A lone surrogate is kept as well, so it is counted.
+    return sum(len(uri.encode("utf-8", "surrogatepass")) for uri in uris) <= MOST_BYTES
+
+
+# -- Which sessions want to hear of a resource: few of many, found without looking at the others.
+
+
+class SubscribedUris:
+    """The resources a session wants to hear of, each with the callers who asked, by credential.
+
+    `listed` are those under which `Subscribers` lists the session.
+    """
+
+    __slots__ = ("uris", "listed")
+
+    def __init__(self) -> None:
+        self.uris: dict[str, dict[str, PeerIdentity | None]] = {}
+        self.listed: frozenset[str] = frozenset()
+
+    def asked_for(self) -> list[str]:
+        """Each resource, as often as it was asked for."""
+        return [uri for uri, callers in self.uris.items() for _ in callers]
+
+    def drop(self, uris: Iterable[str], is_over: Callable[[PeerIdentity | None], bool]) -> None:
+        """Forget those who asked for a resource and no longer do."""
+        for uri in list(uris):
+            left = {name: caller for name, caller in self.uris.get(uri, {}).items() if not is_over(caller)}
+            if left:
+                self.uris[uri] = left
+            else:
+                self.uris.pop(uri, None)
+
+
+class Subscribers:
+    """The sessions of a server by the resources they have subscribed to. From any thread."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, set[Session]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, uri: str) -> list[Session]:
+        """Those that want to hear of a resource."""
+        return list(self._sessions.get(uri, ()))
+
+    def note(self, session: Session) -> None:
+        """What a session has subscribed to may have changed."""
+        if (subscribed := session.peek(SubscribedUris)) is None:
+            return
+        wanted = frozenset(subscribed.uris) if not session.closed else frozenset[str]()
+        with self._lock:
+            for uri in subscribed.listed - wanted:
+                self._sessions[uri].discard(session)
+                if not self._sessions[uri]:
+                    del self._sessions[uri]
+            for uri in wanted - subscribed.listed:
+                self._sessions.setdefault(uri, set()).add(session)
+            subscribed.listed = wanted

@@ -1,0 +1,398 @@
+"""MCP tools (server features: tools): declaring, listing, validating and calling them.
+
+A tool that fails gives a result, which the model reads. Only a faulty request is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any, Literal
+
+from defserve.binding.json_schemas import with_properties
+from defserve.binding.results import (
+    NOTHING,
+    WRAP,
+    EmittedPart,
+    PackedResult,
+    ResultMismatch,
+    Returns,
+    Structured,
+    pack_any,
+)
+from defserve.core.call import Call, InnerCall
+from defserve.core.extension import Pipeline, surround
+from defserve.core.json_values import is_object
+from defserve.core.messages import Params
+from defserve.core.registry import Registry
+from defserve.errors import BadArguments, ProtocolError, Rejected, TimedOut, UsageError
+from defserve.limits import Limits
+from defserve.protocols.mcp import items
+from defserve.protocols.mcp.errors import (
+    VENDOR,
+    Trace,
+    UnknownTool,
+    is_missing_capability,
+    read_meta,
+    read_optional_object,
+    read_text,
+    tool_failure,
+    trace_id,
+    ungrouped,
+)
+from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.items import (
+    ANSWER_PARAMS,
+    HINTS,
+    Item,
+    ItemOptions,
+    Late,
+    Listing,
+    check_running,
+    check_values,
+    checked_name,
+    find_item,
+    read_answers,
+)
+from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
+
+RETURNS_KEY = VENDOR + "returns"
+TAGS_KEY = VENDOR + "tags"
+WRAPPED_KEY = VENDOR + "wrapped"
+"""Marks a result whose structured content is wrapped, so that our client can unwrap it."""
+
+QUICK = 0.01
+"""Seconds. The limit is not looked up for a check that takes less."""
+
+NO_TASK = (None, None, None, 0, "now")
+"""The options of a tool that does not run as a task."""
+
+NO_HEADERS: Mapping[tuple[str, ...], str] = {}
+
+
+class ToolOptions(ItemOptions):
+    """Everything a tool may say about itself, from decorator to registry.
+
+    `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
+    with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
+    `schema` replaces the schema made from the signature. `tags` are its categories and `keywords` more words, both for
+    searches. `security` says what the tool may do; it is read by the extension that enforces it. `task` lets it run as
+    a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone: see `TaskOptions`.
+    `app` is the view that shows its results: its function, or its `ui://` URI. `visible_to` says who may use it, the
+    "model" or views ("app"); hosts follow it.
+    """
+
+    annotations: Mapping[str, Any] | None = None
+    structured: Structured = None
+    schema: Mapping[str, Any] | None = None
+    tags: Sequence[str] = ()
+    keywords: Sequence[str] = ()
+    security: Any = None
+    task: Literal["optional", "required"] | None = None
+    ttl: float | None = None
+    poll: float | None = None
+    retry: int = 0
+    begin: Literal["now", "later"] = "now"
+    app: Any = None
+    visible_to: Literal["model", "app"] | None = None
+
+
+class Tool(Item[ToolOptions]):
+    """A function with a name, ready to be listed and called."""
+
+    __slots__ = ("returns", "_param_headers")
+
+    kind = "tool"
+
+    def __init__(self, name: str, options: ToolOptions, function: Function, returns: Returns, owner: Any) -> None:
+        super().__init__(name, options, function, owner)
+        self.returns = returns
+        self._param_headers: Mapping[tuple[str, ...], str] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        options: ToolOptions | None = None,
+        *,
+        find_provider: FindProvider = nothing_injectable,
+        owner: Any = None,
+    ) -> Tool:
+        """Read a function into a tool. Raises UsageError for anything that could not be called."""
+        options = options or ToolOptions()
+        bound = Function(function, find_provider, inline=options.inline, schema=options.schema)
+        check_values(options, bound.signature, HINTS)
+        name = checked_name("tool", options.name, bound.signature)
+        check_running(f"tool {name!r}", options, bound.signature)
+        return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
+
+    def renamed(self, name: str) -> Tool:
+        """The same tool under another name, for mounting."""
+        renamed = Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
+        renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
+        return renamed
+
+    @property
+    def param_headers(self) -> Mapping[tuple[str, ...], str]:
+        """The arguments that clients repeat as HTTP headers. Raises UsageError if the schema breaks their rules."""
+        if self._param_headers is None:
+            from defserve.protocols.mcp.tool_options import param_headers
+
+            try:
+                self._param_headers = param_headers(self.function.arguments.schema)
+            except ValueError as error:
+                raise UsageError(f"tool {self.name!r}: {error}", where=self.where) from None
+        return self._param_headers
+
+    @property
+    def may_annotate(self) -> bool:
+        """Whether its schema may hold header annotations. The schema is not made for this."""
+        return self.function.arguments.may_annotate
+
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
+        if self.may_annotate:
+            _ = self.param_headers
+        options = self.options
+        if (options.task, options.ttl, options.poll, options.retry, options.begin) != NO_TASK:
+            from defserve.protocols.mcp.tool_options import TASK, TaskOptions
+
+            task = self.facets[TASK] = TaskOptions.of(self, limits)
+            self.options = replace(options, timeout=options.timeout or min(task.ttl, limits.tool_max))
+
+    def describe(self, dialect: Dialect) -> Params:
+        """The tool as `tools/list` shows it to a peer of this version."""
+        options, has = self.options, dialect.has
+        described: Params = {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": with_properties(self.function.arguments.schema),
+        }
+        vendor: Params = {}
+        output = self.returns.published
+        if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
+            described["outputSchema"] = output
+        elif output is not None or self.returns.scalar is not None:
+            vendor[RETURNS_KEY] = self.returns.scalar or self.returns.schema
+        if options.annotations and "tool_annotations" in has:
+            described["annotations"] = dict(options.annotations)
+        if options.tags:
+            vendor[TAGS_KEY] = list(options.tags)
+        return described | self.metadata(dialect, vendor)
+
+    def result(self, call: Call, value: Any) -> Params:
+        """What its function returned, after what was emitted on the way, as `CallToolResult`."""
+        emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
+        pack = returns.pack
+        outcome = pack(value) if emitted is None else _joined(self, value, emitted)
+        said, limit = outcome.said, call.session.composition.limits.response
+        if said.__class__ is str and len(said) <= limit:  # as most are
+            found: Params = {"content": [{"type": "text", "text": said}]}
+        else:
+            found = {"content": items.content_blocks(said, dialect, limit)}
+        structured = outcome.structured
+        if structured is NOTHING or "structured" not in dialect.has:
+            return found
+        if returns.wraps:
+            found["structuredContent"] = {WRAP: structured}
+            found["_meta"] = {WRAPPED_KEY: True}
+        elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
+            found["structuredContent"] = structured
+        return found
+
+
+class Tools:
+    """The tools of a server: `tools/list` and `tools/call`."""
+
+    def __init__(self) -> None:
+        self.registry: Registry[Tool] = Registry("tool")
+        self.late: Late | None = None
+        self.listing = Listing("tools", self.registry)
+        self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
+        self._annotated_at = -1
+
+    def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
+        """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
+        version = self.registry.version
+        if self._annotated_at != version:
+            self._annotated = {name: tool.param_headers for name, tool in self.registry.items() if tool.may_annotate}
+            self._annotated_at = version
+        return self._annotated.get(name, NO_HEADERS) if self._annotated and isinstance(name, str) else NO_HEADERS
+
+    def scopes(self, name: str) -> Sequence[str]:
+        """What a caller's token must hold to use a tool."""
+        tool = self.registry.get(name)
+        return tool.options.scopes if tool is not None else ()
+
+    def list(self, call: Call, params: Params) -> Any:
+        return self.listing.page(call, params)
+
+    async def call(self, call: Call, params: Params) -> Params:
+        """Audit around: admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
+        try:
+            tool = find_item(call, self.registry, read_text(params, "name"), UnknownTool)
+        except UnknownTool:
+            if self.late is None or not await self.late(call, params["name"]):
+                raise
+            tool = find_item(call, self.registry, params["name"], UnknownTool)
+        arguments, seconds = params.get("arguments"), tool.begin(call)
+        if arguments.__class__ is not dict:
+            arguments = read_optional_object(params, "arguments")
+        if not ANSWER_PARAMS.isdisjoint(params):
+            await read_answers(call)
+        try:
+            pipeline = call.terms.table.pipeline(tool)
+            if not pipeline.empty:
+                return await self._run_staged(call, tool, arguments, seconds, pipeline)
+            function, began = tool.function, monotonic()
+            kwargs = function.arguments.validate(arguments)
+            if monotonic() - began > QUICK:
+                refuse_slow_check(call, began)
+            return tool.result(call, await function.run(call, kwargs, seconds))
+        except ProtocolError:
+            raise
+        except Exception as raised:
+            error = ungrouped(raised)
+            try:
+                if isinstance(error, ResultMismatch):
+                    error = _placed(error, tool)
+                if is_missing_capability(error, dialect_of(call).stateless):
+                    raise error from None
+                if (worded := call.terms.table.failure(call, error)) is None:
+                    return tool_failure(call, error)
+                if "result" not in worded:
+                    raise error from None  # only the session can answer with an error; it makes the reply again
+                return worded["result"]
+            finally:
+                del error  # its traceback refers to this frame: the arguments would wait for the garbage collector
+
+    async def _run_staged(
+        self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: Pipeline
+    ) -> Params:
+        from contextlib import AsyncExitStack
+
+        async with AsyncExitStack() as audits:
+            await surround(audits, (audit(call, tool) for audit in pipeline.audits))
+            await pipeline.admit(call, tool)
+            began = monotonic()
+            kwargs = tool.function.arguments.validate(arguments)
+            refuse_slow_check(call, began)
+            if pipeline.judges:
+                await _judge(call, tool, kwargs, pipeline)
+            async with AsyncExitStack() as holds:
+                await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
+                return tool.result(call, await tool.function.run(call, kwargs, seconds))
+
+
+async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
+    """Let the stages look at the arguments. The clock stands still while a person is asked."""
+    seconds = call.session.composition.limits.validation
+    try:
+        await call.engine.within(call, seconds, pipeline.judge(call, tool, kwargs))
+    except TimedOut:
+        if not call.timed_out:
+            raise
+        raise TimedOut.of("validation", "checking the arguments", seconds) from None
+
+
+def refuse_slow_check(call: Call, began: float) -> None:
+    """Raises TimedOut if a check that began then has taken too long. It could not be interrupted."""
+    seconds = call.session.composition.limits.validation
+    if monotonic() - began > seconds:
+        raise TimedOut.of("validation", "checking the arguments", seconds)
+
+
+def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
+    """The error with the place of the tool's function, because its traceback ends in the framework."""
+    signature = tool.function.signature
+    if error.forgotten.startswith("ctx.") and signature.flow == "sync":
+        fix = f"write ctx.wait({error.forgotten}), or make it async def"
+        error = ResultMismatch(f"{error.forgotten} was not awaited, and {signature.name} is a plain def: {fix}")
+    error.add_note(f"{signature.name} is at {tool.where}")
+    return error
+
+
+def _joined(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
+    given = tool.returns.join(emitted.parts)
+    if tool.function.streams:
+        return given
+    outcome = tool.returns.pack(value)
+    return PackedResult(given.parts + outcome.parts, outcome.structured)
+
+
+def part_blocks(call: Call, part: Any) -> list[Params]:
+    """Something that the tool of a call has just yielded or, as an `EmittedPart`, emitted: its content blocks."""
+    parts = pack_any(part.part).parts if isinstance(part, EmittedPart) else call.subject.returns.pack(part).parts
+    return items.content_blocks(parts, dialect_of(call))
+
+
+def content_so_far(call: Call) -> list[Params]:
+    """The content that the tool of a call has yielded and emitted so far, as its result would hold it."""
+    emitted = call.peek(Emitted)
+    if emitted is None or not emitted.parts:
+        return []
+    try:
+        # A copy: a worker thread may go on adding.
+        return items.content_blocks(call.subject.returns.join(list(emitted.parts)).parts, dialect_of(call))
+    except ResultMismatch:
+        return []
+
+
+# -- `tools/validate`: whether a tool would accept these arguments, without running it.
+
+
+class Validation:
+    """For callers who may call the tool. It hides and refuses the same tools as `tools/call`."""
+
+    def __init__(self, tools: Registry[Tool]) -> None:
+        self._tools = tools
+
+    async def validate(self, call: Call, params: Params) -> Params:
+        """`valid`, and if it is false the `problems` that a call would report, each a `field` and a `reason`."""
+        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
+        call.subject = tool = find_item(call, self._tools, name, UnknownTool)
+        # Only callers who may use the tool learn what a guard finds in an argument.
+        await call.terms.table.pipeline(tool).admit(call, tool)
+        began = monotonic()
+        try:
+            tool.function.arguments.validate(arguments)
+        except BadArguments as error:
+            return {"valid": False, "problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
+        except Rejected as error:
+            return {"valid": False, "problems": [{"field": "", "reason": error.message}]}
+        refuse_slow_check(call, began)
+        return {"valid": True, "problems": []}
+
+
+# -- A tool called from within another call: the one road for code mode, meta-tools and whoever else calls by name.
+#
+# The call passes visibility, wrappers, stages, limits and audit like a `tools/call` of the same peer. It is known by
+# the trace id of the outer call, under its own tool's name.
+
+
+CALL_METHOD = "tools/call"
+
+# Of the outer call alone: values of several calls would not grow.
+_OWN_META = "progressToken"
+
+
+def inner_call(outer: Call, name: str, arguments: Params) -> InnerCall:
+    """A call of a tool by name, to be `run`. What the client sent along with the outer call counts for it too."""
+    inner = InnerCall(outer, CALL_METHOD, {"name": name, "arguments": arguments, "_meta": passed_on(outer)})
+    inner.local(Trace).id = trace_id(outer)
+    return inner
+
+
+async def call_tool(outer: Call, name: str, arguments: Params) -> Params:
+    """The `CallToolResult` of a tool, called for the peer of `outer`; `isError` marks one that failed.
+
+    Raises what a `tools/call` would answer with an error: UnknownTool, and refusals where MGP was negotiated.
+    In the stateless era a question ends the outer call too, and the answers reach the tool when it is repeated.
+    """
+    return await inner_call(outer, name, arguments).run()
+
+
+def passed_on(outer: Call) -> dict[str, Any]:
+    """The `_meta` of a call that inner calls share: the client's offer, grants, log level and trace."""
+    return {key: value for key, value in read_meta(outer.params).items() if key != _OWN_META}

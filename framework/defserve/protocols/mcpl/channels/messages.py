@@ -1,0 +1,429 @@
+"""MCPL §14.2–14.3: channels, messages and receipts as authors see them; a type's functions, and who may use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import wraps
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_core import to_jsonable_python
+
+from defserve.core.call import Call
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Params
+from defserve.errors import BadArguments, InvalidParams, UsageError
+from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.function import FindProvider, Function
+from defserve.protocols.mcpl.content import (
+    Sendable,
+    add_implied_tags,
+    check_tags,
+    content_blocks,
+    instant_of,
+    read_content,
+)
+from defserve.protocols.mcpl.peers import CURRENT
+from defserve.protocols.mcpl.scopes import listed, normal
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.policies import FeaturePolicy
+    from defserve.protocols.mcpl.section import Feature
+
+
+Direction = Literal["outbound", "inbound", "bidirectional"]
+DIRECTIONS = ("outbound", "inbound", "bidirectional")
+
+# How many channels one session may open, and a host may list.
+MOST_CHANNELS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A destination of messages. `id` is unique within a server: `discord:acme/#general`.
+
+    `label` is what people read; by default the id. `address` is what it was opened with (any model, or a mapping).
+    `type` is the type of its `server.channels(…)`, unless the channel is somebody else's, such as the host's.
+    """
+
+    id: str
+    label: str = ""
+    direction: Direction = "bidirectional"
+    address: Any = None
+    metadata: Mapping[str, Any] | None = None
+    type: str | None = None
+
+    def __post_init__(self) -> None:
+        _need_text("Channel", id=self.id, label=self.label)
+        if not self.id:
+            raise UsageError("a channel has no id", fix='Channel("discord:#general", "#general")')
+        if self.direction not in DIRECTIONS:
+            raise UsageError(
+                f"Channel({self.id!r}, direction={self.direction!r}) is not possible",
+                fix=f"use one of {', '.join(DIRECTIONS)}",
+            )
+        try:
+            to_jsonable_python((self.address, self.metadata))
+        except ValueError as error:
+            raise UsageError(
+                f"Channel({self.id!r}): its address or metadata has no JSON form ({error})", fix="use plain values"
+            ) from None
+
+    def is_same_place(self, named: Channel) -> bool:
+        """Whether a channel that an author names is this one: by its id, and by its address if it has one.
+
+        Two hosts may have opened different channels with one id: the address tells them apart. The rest describes it.
+        """
+        return self.id == named.id and named.address in (None, self.address)
+
+    def written(self) -> list[Any]:
+        """The channel as JSON, for another process."""
+        address, metadata = to_jsonable_python((self.address, self.metadata), by_alias=True)
+        return [self.id, self.label, self.direction, address, metadata, self.type]
+
+    def wire(self, type: str) -> Params:
+        """The descriptor (§14.2)."""
+        described: Params = {
+            "id": self.id,
+            "type": self.type or type,
+            "label": self.label or self.id,
+            "direction": self.direction,
+        }
+        if self.address is not None:
+            described["address"] = to_jsonable_python(self.address, by_alias=True, exclude_none=True)
+        if self.metadata is not None:
+            described["metadata"] = dict(self.metadata)
+        return described
+
+    @classmethod
+    def read(cls, found: Any) -> Channel:
+        """A host's descriptor. Raises InvalidParams if it has no id; tolerates everything else."""
+        if not is_object(found) or not found.get("id"):
+            raise InvalidParams("Invalid params: a channel must be an object with an id")
+        direction, metadata, label, type = (found.get(name) for name in ("direction", "metadata", "label", "type"))
+        return cls(
+            id=read_text(found, "id"),
+            label=label if isinstance(label, str) else "",
+            direction=direction if direction in DIRECTIONS else "bidirectional",
+            address=found.get("address"),
+            metadata=metadata if is_object(metadata) else None,
+            type=type if isinstance(type, str) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who wrote a message."""
+
+    id: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _need_text("Author", id=self.id, name=self.name)
+
+    def wire(self) -> Params:
+        """The author for the wire (§14). Without a name, the id is the name."""
+        return {"id": self.id, "name": self.name or self.id}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message that came in on a channel, given as a Channel or by its id.
+
+    Use the service's own `id`, if it has one: a host then recognises a message that is delivered again. `tags` say
+    what kind of message it is: `chat:mention`, `acme:priority=high`. Hosts below 0.5 are not sent them.
+    """
+
+    channel: Channel | str
+    content: Sendable
+    author: Author | str
+    id: str = field(default_factory=lambda: _new_id())
+    thread: str | None = None
+    timestamp: datetime | str | None = None
+    metadata: Mapping[str, Any] | None = None
+    tags: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.channel, Channel):
+            _need_text("Message", channel=self.channel)
+        if not isinstance(self.author, Author):
+            _need_text("Message", author=self.author)
+        _need_text("Message", id=self.id, thread="" if self.thread is None else self.thread)
+        _need_instant(self.timestamp)
+
+    def written(self) -> list[Any]:
+        """The message as JSON, for another process: its channel, and the rest as on the wire."""
+        return [self.channel if isinstance(self.channel, str) else self.channel.written(), self.wire()]
+
+    @classmethod
+    def remembered(cls, channel: Channel | str, wire: Params) -> Message:
+        """The message that was `written`."""
+        author = Author(wire["author"]["id"], wire["author"]["name"])
+        optional = (wire.get("threadId"), wire["timestamp"], wire["metadata"], wire.get("tags", ()))
+        return cls(channel, read_content(wire["content"]), author, wire["messageId"], *optional)
+
+    @property
+    def channel_id(self) -> str:
+        """The channel's id, however the channel was given."""
+        return self.channel if isinstance(self.channel, str) else self.channel.id
+
+    def wire(self, *, tags: bool = True) -> Params:
+        """As in `channels/incoming`, with its tags or without. Raises UsageError for content that MCPL cannot carry."""
+        author = self.author if isinstance(self.author, Author) else Author(self.author)
+        described: Params = {"channelId": self.channel_id, "messageId": self.id}
+        if self.thread is not None:
+            described["threadId"] = self.thread
+        described |= {
+            "author": author.wire(),
+            "timestamp": instant_of(self.timestamp),
+            "content": content_blocks(self.content),
+            "metadata": dict(self.metadata or {}),
+        }
+        return described | ({"tags": add_implied_tags(check_tags(self.tags))} if tags and self.tags else {})
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelHistory:
+    """The latest messages of a channel, the oldest first. `truncated`: there are more before them."""
+
+    messages: Sequence[Message]
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceipt:
+    """What one host did with a message: whether it accepted it, in which conversation, or why it refused.
+
+    `session` is the host's. `inbox` is the URI of the resource where the message waits, if it could not be sent.
+    """
+
+    message_id: str
+    accepted: bool
+    conversation_id: str | None = None
+    reason: str | None = None
+    session: Any = None
+    inbox: str | None = None
+
+
+def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageReceipt]:
+    """One receipt per message, from a host's answer. A host that gives no details has accepted all of them."""
+    ids: list[str] = [message["messageId"] for message in messages]
+    results = answer.get("results") if is_object(answer) else None
+    if not is_array(results):
+        accepted = not is_object(answer) or answer.get("accepted") is not False
+        return [MessageReceipt(id, accepted, session=session) for id in ids]
+    told: dict[Any, Params] = {result.get("messageId"): result for result in results if is_object(result)}
+    return [_receipt(id, told.get(id), session) for id in ids]
+
+
+def _receipt(id: str, told: Params | None, session: Any) -> MessageReceipt:
+    if told is None:
+        return MessageReceipt(id, False, reason="the host did not mention it", session=session)
+    conversation, reason = told.get("conversationId"), told.get("reason")
+    return MessageReceipt(
+        id,
+        told.get("accepted") is True,
+        conversation if isinstance(conversation, str) else None,
+        reason if isinstance(reason, str) else None,
+        session,
+    )
+
+
+def _need_text(kind: str, **given: object) -> None:
+    """Raises UsageError for a value that is not text: a host refuses everything that comes with it."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{kind}({name}={value!r:.80}) is not possible: {name} is text, and this is {type(value).__name__}",
+                fix=f"{kind}({name}=str(…))",
+            )
+
+
+def _need_instant(when: object) -> None:
+    if when is not None and not isinstance(when, datetime | str):
+        raise UsageError(
+            f"Message(timestamp={when!r:.80}) is not possible: it is a datetime, or text in ISO 8601",
+            fix="for seconds since 1970: datetime.fromtimestamp(seconds, UTC)",
+        )
+
+
+def _new_id() -> str:
+    import secrets
+
+    return f"msg_{secrets.token_hex(12)}"
+
+
+# -- Channels of one type as the other files here see them: their set, their functions, and who may use them.
+
+
+# §14.5: the channel of the model's thoughts, which can only be observed; and the type that observes every channel.
+THINKING, ANY = "thinking", "*"
+OBSERVED_ONLY = (THINKING, ANY)
+
+# How many messages of its history a channel is opened with.
+MOST_HISTORY = 200
+OBSERVING_VERBS = ("observe", "observe_chunks")
+
+# The author's function for a verb → what its feature set does with it.
+VERB_USES: Mapping[str, tuple[str, ...]] = {
+    "open": ("channels.lifecycle",),
+    "close": ("channels.lifecycle",),
+    "publish": ("channels.publish",),
+    "observe": ("channels.streaming",),
+    "observe_chunks": ("channels.streaming",),
+    "acknowledge": ("channels.acknowledge",),
+    "typing": ("channels.typing",),
+    "history": ("channels.lifecycle",),
+}
+
+
+class ChannelKind:
+    """The part of a channel type that needs no other file of the room; `ChannelType` adds the author's verbs."""
+
+    def __init__(self, type: str, feature_set: Feature) -> None:
+        self.type, self.feature_set, self.owner = type, feature_set, feature_set.owner
+        self.name = f"{type} channels"
+        self.functions: dict[str, ChannelFunction] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What its feature set does with the type alone: every one may register channels and deliver messages."""
+        return ("channels.streaming",) if self.type in OBSERVED_ONLY else ("channels.register", "channels.incoming")
+
+    @property
+    def capabilities(self) -> Params:
+        """What hosts may do with channels of this type, besides what every version has."""
+        found: Params = {}
+        if (history := self.functions.get("history")) is not None:
+            found["history"] = {
+                "maxMessages": MOST_HISTORY,
+                "supportsBeforeMessage": "before" in history.takes,
+                "supportsSinceLastSeen": "since_last_seen" in history.takes,
+            }
+        if (acknowledge := self.functions.get("acknowledge")) is not None:
+            found["acknowledgment"] = {"supportsValue": "value" in acknowledge.takes}
+        return found
+
+    def remembered(self, written: Any) -> Channel:
+        """A channel that another process has opened. Its address has the form that the author's `open` takes."""
+        id, label, direction, address, metadata, type = written
+        opens = self.functions.get("open")
+        if opens is not None and address is not None:
+            with suppress(BadArguments):
+                address = opens.validated({"address": address}).get("address", address)
+        return Channel(id, label, direction=direction, address=address, metadata=metadata, type=type)
+
+    def covers(self, id: str) -> bool:
+        """Whether a channel that this server does not keep is of this type, going by its id."""
+        return self.type in (ANY, id) or id.startswith(f"{self.type}:")
+
+    def permits(self, found: FeaturePolicy, label: str) -> bool:
+        """Whether a host's scopes allow a channel (§14.5). The blacklist counts first."""
+        lists = found.scoping(self.feature_set.name)
+        allowed = listed(lists, normal(label))
+        return not lists.whitelist if allowed is None else allowed
+
+
+# -- MCPL §14.3: the author's functions for channels: which values each may take by name, and how it runs.
+
+
+# Verb → the parameters its function may take, besides Context and dependencies.
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "open": ("address", "metadata"),
+    "close": ("channel",),
+    "publish": ("channel", "content", "text", "conversation_id", "stream"),
+    "observe": ("channel", "content", "text", "conversation_id", "inference_id"),
+    "observe_chunks": ("channel", "delta", "index", "conversation_id", "inference_id"),
+    "acknowledge": ("channel", "message_id", "intent", "value"),
+    "typing": ("channel", "active", "metadata"),
+    "history": ("channel", "limit", "before", "since_last_seen"),
+}
+
+
+class BlockingOpen:
+    """What a blocking `open` returns in its thread, which nobody can stop. Given up, it goes to `orphaned` instead."""
+
+    __slots__ = ("_lock", "_opened", "_orphaned")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._opened: Any = None
+        self._orphaned: Callable[[Any], None] | None = None
+
+    def returned(self, opened: Any) -> None:
+        with self._lock:
+            self._opened, orphaned = opened, self._orphaned
+        if orphaned is not None:
+            orphaned(opened)
+
+    def give_up(self, orphaned: Callable[[Any], None]) -> None:
+        """Nobody waits for it any more. `orphaned` is called in any thread, at once or when the function returns."""
+        with self._lock:
+            self._orphaned, opened = orphaned, self._opened
+        if opened is not None:
+            orphaned(opened)
+
+
+def _noted(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def run(**kwargs: Any) -> Any:
+        opened = function(**kwargs)
+        if (call := CURRENT.get()) is not None:
+            call.local(BlockingOpen).returned(opened)
+        return opened
+
+    return run
+
+
+class ChannelFunction:
+    """One function of a channel type. `scope` returns the label for an address, before the channel is opened."""
+
+    __slots__ = ("function", "takes", "timeout", "scope")
+
+    def __init__(
+        self,
+        verb: str,
+        function: Callable[..., Any],
+        find_provider: FindProvider,
+        timeout: float | None,
+        scope: Callable[[Any], str] | None,
+    ) -> None:
+        # The arguments of `open` come as JSON and are validated; the other functions get our own values.
+        self.function = Function(function, find_provider, plain=verb != "open")
+        self.timeout, self.scope = timeout, scope
+        signature = self.function.signature
+        self.takes = tuple(parameter.name for parameter in signature.parameters)
+        if self.function.streams:
+            raise UsageError(
+                f"{signature.name}: a function for {verb} yields nothing", where=signature.where, fix="return a value"
+            )
+        for parameter in signature.parameters:
+            if parameter.wire_name not in PARAMETERS[verb] and parameter.required:
+                raise UsageError(
+                    f"{signature.name}: {verb} has no value for the parameter {parameter.name!r}",
+                    where=signature.where,
+                    fix=f"take some of {', '.join(PARAMETERS[verb])}, Context and dependencies",
+                )
+        if verb == "open" and signature.flow == "sync":
+            signature.function = _noted(function)
+
+    def validated(self, params: Params) -> dict[str, Any]:
+        """The arguments of a function that takes JSON. Raises BadArguments."""
+        taken = [parameter.wire_name for parameter in self.function.signature.parameters]
+        return self.function.arguments.validate({name: params[name] for name in taken if params.get(name) is not None})
+
+    async def run(self, call: Call, subject: Any, values: Mapping[str, Any]) -> Any:
+        """Call it within `call`, with the values that it takes."""
+        kwargs = {name: values[name] for name in self.takes if name in values}
+        call.subject = subject
+        token = CURRENT.set(call)
+        try:
+            return await self.function.run(call, kwargs, self.timeout or call.session.composition.limits.tool)
+        finally:
+            CURRENT.reset(token)

@@ -1,0 +1,343 @@
+"""MCPL §11–12: the host's model, asked to write, whole or as a stream, and asked what it is.
+
+Inference is refused inside a context hook, where the host would wait for itself. In the stateless era a call asks for
+sampling instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from defserve.binding.content import Text
+from defserve.core.json_values import is_array, is_mapping, is_object
+from defserve.core.messages import Id, Params
+from defserve.core.session import Session
+from defserve.errors import NoBackChannel, PeerError, UsageError
+from defserve.protocols.mcp.asking.client_features import Message, Sample
+from defserve.protocols.mcpl import content, peers
+from defserve.protocols.mcpl.content import ModelInfo, Usage
+from defserve.protocols.mcpl.peers import is_in_hook
+from defserve.protocols.mcpl.section import Section
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.protocols.mcpl.section import Feature
+
+
+MODEL_INFO = "model/info"
+STREAMING = "inferenceRequest.streaming"
+
+
+class InferenceSection(Section):
+    """Asks hosts for inference. In a call of the stateless era it asks for sampling, by an input-required result."""
+
+    async def infer(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> Inference:
+        await peers.find(self.server, to)
+        peer = self._peer(feature_set, to)
+        if peer.call is not None and not peer.calls_back:
+            return await _sampled(peer.call, feature_set, request)
+        asking = _ask(peer, feature_set, request.wire(feature_set.name, stream=False), request.timeout)
+        return await peers.on_its_loop(peer.session, asking)
+
+    def stream(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> InferenceStream:
+        _refuse_in_hook()
+        return InferenceStream(lambda: self._streamed(feature_set, request, to))
+
+    def can(self, peer: peers.Peer) -> bool:
+        """Whether some set can infer with this peer."""
+        if is_in_hook():
+            return False
+        if peer.call is not None and not peer.calls_back:
+            from defserve.protocols.mcp.asking import client_requests
+
+            return client_requests.can(peer.call, "sampling")
+        return any(_obstacle(peer, one) is None for one in self.server.sets if _declares(one))
+
+    def chunk(self, session: Session, params: Params) -> bool:
+        """`inference/chunk` (§11.4). False for one that belongs to no open request of this process."""
+        streams, id = session.peek(OpenStreams), params.get("requestId")
+        index, delta = params.get("index"), params.get("delta")
+        known = streams.by_id.get(id) if streams is not None and isinstance(id, int | str) else None
+        if known is not None and type(index) is int and isinstance(delta, str):
+            known.add(index, delta)
+        return known is not None
+
+    def _peer(self, feature_set: Feature, to: peers.To) -> peers.Peer:
+        _refuse_in_hook()
+        if not _declares(feature_set):
+            peers.check_declared(feature_set, "infer", "inferenceRequest")
+        if to is peers.everyone:
+            raise UsageError("infer: to=everyone has no single answer", fix="say which: to=session or to=principal")
+        here = peers.current() if to is None else None
+        if here is not None and not here.calls_back:
+            return here
+        return peers.addressed(self.server, "infer", to, lambda peer: _obstacle(peer, feature_set))[0]
+
+    async def _streamed(
+        self, feature_set: Feature, request: InferenceParams, to: peers.To
+    ) -> AsyncGenerator[str | Inference, None]:
+        await peers.find(self.server, to)
+        peer = self._peer(feature_set, to)
+        if peer.call is not None and not peer.calls_back:
+            whole = await _sampled(peer.call, feature_set, request)
+            yield whole.content
+            yield whole
+            return
+        if not peer.session.engine.on_loop():
+            raise UsageError("infer: a stream is read on the event loop of its session", fix="use infer() here")
+        chunks = InferenceChunks(peer.session.composition.limits.response)
+        streams, ids = peer.session.local(OpenStreams), list[Id]()
+
+        def numbered(id: Id) -> None:
+            ids.append(id)
+            streams.by_id[id] = chunks
+
+        params = request.wire(feature_set.name, stream=_sends_chunks(peer, feature_set))
+        asking: Coroutine[Any, Any, Inference] = _ask(peer, feature_set, params, request.timeout, numbered)
+        answer = asyncio.get_running_loop().create_task(asking)
+        answer.add_done_callback(chunks.wake)
+        received = False
+        try:
+            async for delta in chunks.until(answer):
+                received = True
+                yield delta
+            whole = await answer
+            if not received and whole.content:
+                yield whole.content  # from a host that answers in one piece
+            yield whole
+        finally:
+            answer.cancel()
+            for id in ids:
+                streams.by_id.pop(id, None)
+
+
+async def model_info(call: Call, timeout: float) -> ModelInfo:
+    """`model/info` (§12). Hosts of the 0.4 draft need not offer it, and may leave it unanswered: PeerTimeout."""
+    peer = peers.Peer(call.session, call)
+    if not can_model_info(peer):
+        raise NoBackChannel("model_info: this host cannot be asked for its model")
+    answer = await peer.request(MODEL_INFO, {}, timeout=timeout)
+    if not is_object(answer) or not isinstance(answer.get("id"), str):
+        raise PeerError(f"the host's answer to {MODEL_INFO} has the wrong shape")
+    return ModelInfo.read(answer)
+
+
+def can_model_info(peer: peers.Peer) -> bool:
+    """Whether the host can be asked. It may still leave the question unanswered."""
+    if peer.live is None or not peer.calls_back:
+        return False
+    by_grant = peer.live.vocabulary.by_grant
+    return peer.policy.grants("modelInfo") if by_grant else peer.live.offered.get("modelInfo") is not False
+
+
+async def _ask(
+    peer: peers.Peer,
+    feature_set: Feature,
+    params: Params,
+    timeout: float | None,
+    numbered: Callable[[Id], None] | None = None,
+) -> Inference:
+    if (problem := _obstacle(peer, feature_set)) is not None:
+        raise problem
+    return Inference.read(
+        await peer.try_request("inferenceRequest", INFERENCE_METHOD, params, timeout=timeout, numbered=numbered)
+    )
+
+
+async def _sampled(call: Call, feature_set: Feature, request: InferenceParams) -> Inference:
+    from defserve.protocols.mcp.asking import client_requests
+    from defserve.protocols.mcp.asking.client_features import SampleOptions
+
+    feature_set.require(call)
+    options = SampleOptions(
+        request.message_list, max_tokens=request.max_tokens or 1024, temperature=request.temperature
+    )
+    return Inference.of_sample(await client_requests.sample(call, options))
+
+
+def _declares(feature_set: Feature) -> bool:
+    return not {"inferenceRequest", STREAMING}.isdisjoint(feature_set.uses)
+
+
+def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
+    return peers.obstacle(peer, feature_set, "infer", "inferenceRequest")
+
+
+def _sends_chunks(peer: peers.Peer, feature_set: Feature) -> bool:
+    """Whether the host sends chunks: it offers `inferenceRequest: {"streaming": true}`, or just true.
+
+    A host of 0.5 sends them if it grants that, and the set says that it uses it.
+    """
+    if peer.live is None or peer.live.vocabulary.by_grant:
+        return STREAMING in feature_set.uses and peer.policy.grants(STREAMING)
+    offered = peer.live.offered.get("inferenceRequest")
+    return offered.get("streaming") is not False if is_object(offered) else offered is True
+
+
+def _refuse_in_hook() -> None:
+    if is_in_hook():
+        raise UsageError(
+            "infer inside a context hook: the host would wait for itself (MCPL §10.7)",
+            fix="infer in a task of its own, after the hook has answered",
+        )
+
+
+# -- MCPL §11.2–11.3: what a host is asked to infer, and what it answers.
+
+
+INFERENCE_METHOD = "inference/request"
+
+Messages: TypeAlias = str | Sequence[Message | str | Mapping[str, Any]]
+
+# Why a sampled model stopped, in the words of §11.3.
+STOP_REASONS = {"endTurn": "end_turn", "maxTokens": "max_tokens", "stopSequence": "stop_sequence"}
+
+# The words of hosts that use others.
+HOST_REASONS = {**STOP_REASONS, "stop": "end_turn", "length": "max_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What the host's model wrote. `finish_reason` is `end_turn`, `max_tokens`, `stop_sequence`, or the host's own
+    word."""
+
+    content: str
+    model: str = ""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+    def __str__(self) -> str:
+        return self.content
+
+    @classmethod
+    def read(cls, answer: Any) -> Inference:
+        """A host's answer to `inference/request`. Raises PeerError for one without content."""
+        written = answer.get("content") if is_object(answer) else None
+        if is_array(written):  # some hosts answer in blocks
+            written = "".join(block.get("text", "") for block in written if is_object(block))
+        if not isinstance(written, str):
+            raise PeerError(f"the host's answer to {INFERENCE_METHOD} has the wrong shape")
+        usage, model, reason = (answer.get(member) for member in ("usage", "model", "finishReason"))
+        return cls(
+            written,
+            model if isinstance(model, str) else "",
+            HOST_REASONS.get(reason, reason) if isinstance(reason, str) else None,
+            Usage.read(usage) if is_object(usage) else None,
+        )
+
+    @classmethod
+    def of_sample(cls, sample: Sample) -> Inference:
+        """What MCP's sampling gave instead."""
+        reason = sample.stop_reason
+        return cls(sample.text, sample.model, STOP_REASONS.get(reason, reason) if reason is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceParams:
+    """What a host is asked for; see `FeatureSet.infer`."""
+
+    messages: Messages
+    max_tokens: int | None = None
+    temperature: float | None = None
+    conversation: str | None = None
+    preferences: Mapping[str, Any] | None = None
+    timeout: float | None = None
+
+    @property
+    def message_list(self) -> Sequence[Message | str | Mapping[str, Any]]:
+        return [self.messages] if isinstance(self.messages, str) else self.messages
+
+    def wire(self, name: str, *, stream: bool) -> Params:
+        """The params of `inference/request` (§11.2), for a feature set's name."""
+        params: Params = {"featureSet": name}
+        if self.conversation is not None:
+            params["conversationId"] = self.conversation
+        params["stream"] = stream
+        params["messages"] = [_message(message) for message in self.message_list]
+        known = {"maxTokens": self.max_tokens, "temperature": self.temperature}
+        preferences = {**(self.preferences or {}), **{k: v for k, v in known.items() if v is not None}}
+        if preferences:
+            params["preferences"] = preferences
+        return params
+
+
+def _message(message: Message | str | Mapping[str, Any]) -> Params:
+    if isinstance(message, str):
+        return {"role": "user", "content": message}
+    if is_mapping(message):
+        return dict(message)
+    assert isinstance(message, Message)
+    part = message.content
+    return {"role": message.role, "content": part.text if isinstance(part, Text) else content.content_blocks(part)}
+
+
+# -- MCPL §11.4: an inference that is read as it is written. It ends with the whole answer.
+
+
+class InferenceChunks:
+    """The chunks of one request as they come. Drops late and repeated ones, and what exceeds the limit in `room`."""
+
+    __slots__ = ("_next", "_room", "_arrived", "_news")
+
+    def __init__(self, room: int) -> None:
+        self._next, self._room = 0, room
+        self._arrived: deque[str] = deque()
+        self._news = asyncio.Event()
+
+    def add(self, index: int, delta: str) -> None:
+        if index >= self._next and len(delta) <= self._room:
+            self._next, self._room = index + 1, self._room - len(delta)
+            self._arrived.append(delta)
+            self._news.set()
+
+    def wake(self, _: object = None) -> None:
+        self._news.set()
+
+    async def until(self, answer: asyncio.Task[Any]) -> AsyncGenerator[str, None]:
+        """Every delta that comes before the answer."""
+        while True:
+            while self._arrived:
+                yield self._arrived.popleft()
+            if answer.done():
+                return
+            await self._news.wait()
+            self._news.clear()
+
+
+class OpenStreams:
+    """The requests of one session whose answers come in chunks, by their ids."""
+
+    __slots__ = ("by_id",)
+
+    def __init__(self) -> None:
+        self.by_id: dict[Id, InferenceChunks] = {}
+
+
+class InferenceStream:
+    """`async for delta in stream`; after that, `stream.result` is the whole answer."""
+
+    def __init__(self, begin: Callable[[], AsyncGenerator[str | Inference, None]]) -> None:
+        self._begin = begin
+        self._result: Inference | None = None
+
+    @property
+    def result(self) -> Inference:
+        """The whole answer, once the stream has ended."""
+        if self._result is None:
+            raise UsageError("the inference has not ended", fix="read its result after the `async for`")
+        return self._result
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        parts = self._begin()
+        try:
+            async for part in parts:
+                if isinstance(part, Inference):
+                    self._result = part
+                else:
+                    yield part
+        finally:
+            await parts.aclose()

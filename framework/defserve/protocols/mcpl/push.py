@@ -1,0 +1,542 @@
+"""MCPL §9: push events. Each keeps one id, is sent until the host answers, and counts once.
+
+A slow or absent host delays nobody. Events for hosts that cannot be called wait in an inbox, if the set has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from defserve.base.concurrency import BackgroundTasks
+from defserve.base.peer_bounds import ByteCache
+from defserve.binding.signature import name_of, where
+from defserve.core.call import Call
+from defserve.core.engine import Task
+from defserve.core.messages import INTERNAL_ERROR, Params
+from defserve.core.peer import LONGEST_TRACEBACK
+from defserve.core.session import Session
+from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout, Refused, UsageError
+from defserve.protocols.mcp.resources import Resource, ResourceOptions
+from defserve.protocols.mcpl import peers
+from defserve.protocols.mcpl import peers as claude_channel
+from defserve.protocols.mcpl.content import (
+    PUSH_METHOD,
+    Event,
+    Receipt,
+    event_wire,
+    is_new_id,
+    read_receipt,
+    write_receipt,
+)
+from defserve.protocols.mcpl.peers import CURRENT, SOURCE_SESSION, is_ours
+from defserve.protocols.mcpl.policies import is_strangers
+from defserve.protocols.mcpl.section import LiveServer, Section
+from defserve.protocols.mcpl.vocabulary import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.extension import MCP
+    from defserve.protocols.mcpl.section import Feature
+
+
+# For one session: events that wait for an answer at the same time, and the bytes of the receipts that are remembered.
+UNDER_WAY = 64
+MOST_BYTES, RECEIPT_BYTES = 2 * 1024 * 1024, 256
+
+# For events to everyone: how many may wait for one session, and how long a source waits for the sessions that keep up.
+BACKLOG = 256
+SOURCE_WAIT_SECONDS = 1.0
+
+# Seconds before an event is sent again. After the last one, the author gets the error.
+DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
+DUPLICATE: Final = "duplicate"
+PUSH: Final = "push"
+
+
+class SessionPushes:
+    """The events of one session: those under way, bounded, and those that the host has accepted.
+
+    `turn` is held from the moment an event may leave until it leaves, or somebody else has sent it.
+    """
+
+    __slots__ = ("room", "turn", "under_way", "_accepted")
+
+    def __init__(self) -> None:
+        self.room, self.turn = asyncio.Semaphore(UNDER_WAY), asyncio.Lock()
+        self.under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._accepted = ByteCache[Receipt](MOST_BYTES)
+
+    async def accepted(self, key: tuple[str, str]) -> Receipt | None:
+        """The receipt of an event that the host has accepted already. Waits for one that is under way."""
+        while (first := self.under_way.get(key)) is not None:
+            await asyncio.wait((first,))
+        return self._accepted.get(key)
+
+    def remember(self, key: tuple[str, str], receipt: Receipt) -> None:
+        texts = (*key, receipt.inference_id or "", receipt.reason or "")
+        self._accepted.put(key, receipt, RECEIPT_BYTES + sum(map(len, texts)))
+
+
+class PushSection(Section):
+    """Sends events. Outcomes, by MCPL-9.3 and MCPL-6.6:
+
+    - `accepted: false` is a receipt: it concerns this event only.
+    - The codes -32001 and -32003 raise FeatureDisabled and UnknownFeatureSet: no event of the set gets through.
+    - Other errors raise PeerError. Timeouts and internal errors are tried again first.
+    - For `everyone` nothing is raised: each session has its receipt.
+    """
+
+    def __init__(self, server: LiveServer) -> None:
+        super().__init__(server)
+        self.delays = DELAYS
+        self.sources = EventSources(self._yielded, self._may_run)
+        self._sending = BackgroundTasks()
+
+    # -- the verb ----------------------------------------------------------------------------------------
+
+    async def push(self, feature_set: Feature, event: Event, to: peers.To = None) -> Receipt | list[Receipt]:
+        """Send an event. Events leave in the order of their pushes; a push waits while many are under way."""
+        peers.check_declared(feature_set, "push", "pushEvents")
+        wire = event_wire(feature_set.name, event)
+        await peers.find(self.server, to)
+        if to is peers.everyone and self.server.others is not None:
+            self.server.others.publish(PUSH, wire)
+        try:
+            found = peers.addressed(self.server, "push", to, lambda peer: _obstacle(peer, feature_set))
+        except NoBackChannel:
+            reader = peers.inbox_reader(to)
+            if feature_set.inbox is None or reader is None:
+                raise
+            return _kept(feature_set, wire, reader)
+        if to is not peers.everyone:
+            return await self._delivered(found[0], feature_set, wire)
+        receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
+        return receipts if feature_set.inbox is None else [*receipts, _kept(feature_set, wire, None)]
+
+    async def received(self, wire: Params, only: Session | None) -> None:
+        """Another process pushes an event to everyone: the sessions that this one owns get it, or `only` one."""
+        if (feature_set := self.server.sets.get(wire["featureSet"])) is None:
+            return
+        if only is None:
+            sending, _ = self._send_to_all(feature_set, wire, None)
+            if sending:
+                await asyncio.wait(sending)
+        elif _obstacle(peers.Peer(only), feature_set) is None:
+            await self._outcome(peers.Peer(only), feature_set, wire)
+
+    def can(self, peer: peers.Peer) -> bool:
+        """Whether some set can push to this peer, directly or through its inbox."""
+        return any(
+            "pushEvents" in one.uses and peers.can_reach(peer, one, _obstacle(peer, one)) for one in self.server.sets
+        )
+
+    # -- one session -------------------------------------------------------------------------------------
+
+    async def _outcome(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        try:
+            return await self._delivered(peer, feature_set, wire)
+        except (PeerError, Refused) as error:
+            return Receipt(wire["eventId"], False, reason=str(error), session=peer.session)
+
+    async def _delivered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
+
+    async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
+        if (before := await events.accepted(key)) is not None:
+            return before
+        decided = events.under_way[key] = asyncio.get_running_loop().create_future()
+        try:
+            async with events.room:
+                receipt = await self._send_once(peer, feature_set, wire, events.turn)
+            if receipt.accepted:
+                events.remember(key, receipt)
+            return receipt
+        finally:
+            del events.under_way[key]
+            decided.set_result(None)
+
+    async def _send_once(self, peer: peers.Peer, feature_set: Feature, wire: Params, turn: asyncio.Lock) -> Receipt:
+        """Send an event that no other process sends, or get the receipt that another process has got for it."""
+        others, id = self.server.others, wire["eventId"]
+        if others is None or peer.session.sharer is None:
+            return await self._send_until_answered(peer, feature_set, wire)
+        # Asking the other processes takes longer for one event than for the next, which must not leave before it.
+        await turn.acquire()
+        leave = ExitStack()
+        leave.callback(turn.release)
+
+        async def send() -> tuple[str, bool]:
+            leave.close()  # the next one begins when this one waits for its answer
+            receipt = await self._send_until_answered(peer, feature_set, wire)
+            return write_receipt(receipt), receipt.accepted
+
+        with leave:
+            if is_new_id(id):
+                return read_receipt((await send())[0], peer.session)
+            return read_receipt(await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session)
+
+    async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+        """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
+        is_repeated = False
+        tagged = peer.live is not None and peer.live.vocabulary.tags
+        told = wire if tagged else {member: value for member, value in wire.items() if member != "tags"}
+        for delay in (*self.delays, None):
+            problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
+            if problem is not None:
+                if not claude_channel.can_notify_claude(peer, feature_set, problem):
+                    raise problem
+                claude_channel.notify_claude(peer, wire)
+                return Receipt(wire["eventId"], True, session=peer.session)
+            try:
+                answer = await peer.request(PUSH_METHOD, told, timeout=peer.session.composition.limits.callback)
+                receipt = Receipt.read(wire["eventId"], answer, peer.session)
+                # A host that calls what we repeated a duplicate has taken it the first time.
+                return replace(receipt, accepted=True) if is_repeated and receipt.reason == DUPLICATE else receipt
+            except PeerError as error:
+                if delay is None or not _may_succeed_later(error):
+                    raise _typed(error, feature_set) from error
+            is_repeated = True
+            await asyncio.sleep(delay)
+        raise AssertionError("the last delay is None")
+
+    # -- sources -----------------------------------------------------------------------------------------
+
+    def events(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
+        """Declare a source of events; see `FeatureSet.events`."""
+        if per == "server" and self.server.composition is not None:
+            raise UsageError(
+                "a source per server was declared after serving began", fix="declare it where the server is made"
+            )
+        self.sources.declared.append(EventSource(feature_set, function, per))
+        self._follow_all()
+
+    async def _yielded(self, feature_set: Feature, found: Any, session: Session | None) -> None:
+        event = found if isinstance(found, Event) else Event(found)
+        if session is not None:
+            await self.push(feature_set, event, session)
+        else:
+            await self._broadcast(feature_set, event_wire(feature_set.name, event), event.to)
+
+    async def _broadcast(self, feature_set: Feature, wire: Params, to: str | None) -> None:
+        """Send to every session of this loop, and wait a moment for those that keep up."""
+        _, prompt = self._send_to_all(feature_set, wire, to)
+        if prompt:
+            await asyncio.wait(prompt, timeout=SOURCE_WAIT_SECONDS)
+
+    def _send_to_all(
+        self, feature_set: Feature, wire: Params, to: str | None
+    ) -> tuple[list[asyncio.Task[Receipt]], list[asyncio.Task[Receipt]]]:
+        """Begin to send; all that was begun, and what goes to sessions that have answered everything.
+
+        A slow session delays nobody; with a full backlog it misses the event.
+        """
+        found = peers.addressed(self.server, "push", peers.everyone, lambda peer: _obstacle(peer, feature_set))
+        begun: list[asyncio.Task[Receipt]] = []
+        prompt: list[asyncio.Task[Receipt]] = []
+        for peer in found:
+            if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
+                continue
+            waiting = len(peer.session.local(SessionPushes).under_way)
+            if waiting >= BACKLOG:
+                logging.getLogger("defserve").warning(
+                    "%s: event %s is not sent to a session of %s, which has not answered %d others",
+                    feature_set.name,
+                    wire["eventId"],
+                    peer.session.principal,
+                    BACKLOG,
+                )
+                continue
+            sending = self._sending.start(self._outcome(peer, feature_set, wire))
+            begun.append(sending)
+            if not waiting:
+                prompt.append(sending)
+        if feature_set.inbox is not None:
+            feature_set.inbox.keep(wire, to)
+        return begun, prompt
+
+    def _may_run(self, feature_set: Feature, session: Session) -> bool:
+        return _obstacle(peers.Peer(session), feature_set) is None
+
+    def session_changed(self, session: Session) -> None:
+        self.sources.follow(session)
+
+    def session_closed(self, session: Session) -> None:
+        self.sources.follow(session)
+
+    def removed(self, feature_set: Feature) -> None:
+        self._follow_all()
+
+    def _follow_all(self) -> None:
+        for session in self.server.sessions:
+            self.sources.follow(session)
+
+    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
+        """Runs the sources; None if there are none."""
+        return self.sources.lifespan() if self.sources.declared else None
+
+
+def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
+    """Why an event cannot be sent to a host."""
+    problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
+    return None if claude_channel.can_notify_claude(peer, feature_set, problem) else problem
+
+
+def _may_succeed_later(error: PeerError) -> bool:
+    """Whether the same event may succeed later."""
+    return isinstance(error, PeerTimeout) or (type(error) is PeerError and error.code == INTERNAL_ERROR)
+
+
+def _typed(error: PeerError, feature_set: Feature) -> Exception:
+    if error.code == CapabilityDenied.code:
+        return CapabilityDenied("pushEvents", feature_set.name)
+    kind = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}.get(error.code)
+    return kind(feature_set.name) if kind is not None else error
+
+
+def _kept(feature_set: Feature, wire: Params, principal: str | None) -> Receipt:
+    assert feature_set.inbox is not None
+    feature_set.inbox.keep(wire, principal)
+    return Receipt(wire["eventId"], True, inbox=feature_set.inbox.uri)
+
+
+# -- MCPL §9: sources of push events. A source runs for each session whose host wants it, or once for everyone.
+
+
+# Seconds before a crashed source is started again; the last value repeats.
+RESTARTS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+Push: TypeAlias = Callable[["Feature", Any, Session | None], Awaitable[None]]
+MayRun: TypeAlias = Callable[["Feature", Session], bool]
+
+
+class EventSource:
+    """An author's async generator function, its feature set, and whether it runs per session or per server."""
+
+    __slots__ = ("feature_set", "function", "per", "_takes_session")
+
+    def __init__(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
+        self.feature_set, self.function, self.per = feature_set, function, per
+        subject = f"events {name_of(function)!r}"
+        if per not in ("session", "server"):
+            raise UsageError(
+                f"{subject}: per={per!r} is not possible", where=where(function), fix='use "session" or "server"'
+            )
+        if not inspect.isasyncgenfunction(function):
+            raise UsageError(
+                f"{subject} is not an async generator", where=where(function), fix="write async def … with yield in it"
+            )
+        required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+        if len(required) > (1 if per == "session" else 0):
+            raise UsageError(
+                f"{subject} takes {len(required)} arguments",
+                where=where(function),
+                fix="take none, or the session that a source per session runs for",
+            )
+        self._takes_session = bool(required)
+
+    def begin(self, session: Session | None) -> AsyncGenerator[Any, None]:
+        return self.function(session) if self._takes_session else self.function()
+
+
+class RunningSources:
+    """The sources that run for one session."""
+
+    __slots__ = ("tasks",)
+
+    def __init__(self) -> None:
+        self.tasks: dict[EventSource, Task] = {}
+
+
+class EventSources:
+    """Starts and stops sources. `push` sends what they yield; `may_run` tells if a session's host wants a set."""
+
+    def __init__(self, push: Push, may_run: MayRun) -> None:
+        self.declared: list[EventSource] = []
+        self.restarts = RESTARTS
+        self._push, self._may_run = push, may_run
+
+    def follow(self, session: Session) -> None:
+        """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
+        engine = session.engine
+        if not engine.ready:
+            return
+        if not engine.on_loop():
+            engine.post(lambda: self.follow(session))
+            return
+        tasks = session.local(RunningSources).tasks
+        for source in self.declared:
+            wanted = source.per == "session" and is_ours(session) and self._may_run(source.feature_set, session)
+            if wanted and source not in tasks:
+                tasks[source] = engine.spawn(self._run(source, session))
+            elif not wanted and source in tasks:
+                tasks.pop(source).cancel()
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None]:
+        """Runs the sources per server."""
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._run(source, None)) for source in self.declared if source.per == "server"]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async def _run(self, source: EventSource, session: Session | None) -> None:
+        # A source belongs to no call, even if this task was started in one.
+        CURRENT.set(None)
+        SOURCE_SESSION.set(session)
+        crashes = 0
+        while True:
+            try:
+                async with aclosing(source.begin(session)) as events:
+                    async for event in events:
+                        crashes = 0
+                        if not await self._sent(source, event, session):
+                            return
+                return
+            except Exception as error:
+                _log_crash(source, error)
+            await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
+            crashes += 1
+
+    async def _sent(self, source: EventSource, event: Any, session: Session | None) -> bool:
+        """Send an event. False if the host has left or has disabled the set."""
+        try:
+            await self._push(source.feature_set, event, session)
+        except (FeatureDisabled, PeerGone):
+            return False
+        except (PeerError, Refused) as error:
+            logging.getLogger("defserve").warning(
+                "an event of %s was not delivered: %s", name_of(source.function), error
+            )
+        return True
+
+
+def _log_crash(source: EventSource, error: Exception) -> None:
+    import traceback
+
+    from defserve.base.redaction import redact_text
+
+    told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
+    logging.getLogger("defserve").error("events %s crashed; it is started again\n%s", name_of(source.function), told)
+
+
+# -- MCPL §9 for hosts that cannot be called: events wait in a resource, `inbox://<set>`, for their readers. Bounded.
+#
+# A host reads `inbox://<set>`, then `inbox://<set>?after=<cursor>`. It may subscribe to the first of these.
+
+
+# How many events are kept for one principal, and for how many principals.
+EVENTS = 256
+PRINCIPALS = 1_000
+
+
+class PendingEvents:
+    """The events for one principal, or for everyone. `lost` is the number of the newest event that was dropped."""
+
+    __slots__ = ("events", "lost")
+
+    def __init__(self, lost: int = 0) -> None:
+        self.events: deque[tuple[int, Params]] = deque()
+        self.lost = lost
+
+    def put(self, number: int, event: Params) -> None:
+        self.events.append((number, event))
+        if len(self.events) > EVENTS:
+            self.lost = self.events.popleft()[0]
+
+
+class EventInbox:
+    """The pending events of one set. From any thread."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self.uri, self._name, self._description = f"inbox://{name}", name, description
+        self._for_all = PendingEvents()
+        self._for_one: OrderedDict[str, PendingEvents] = OrderedDict()
+        self._last, self._lost, self._lock = 0, 0, Lock()
+        self._updated: Callable[[str, str | None], None] | None = None
+
+    def keep(self, event: Params, principal: str | None) -> None:
+        """Keep an event for a principal, or for everyone, and tell the subscribers."""
+        with self._lock:
+            self._last += 1
+            self._pending_of(principal).put(self._last, event)
+        if self._updated is not None:
+            self._updated(self.uri, principal)
+
+    def _pending_of(self, principal: str | None) -> PendingEvents:
+        if principal is None:
+            return self._for_all
+        # Events for a principal without any may have been dropped: nobody remembers whose they were.
+        found = self._for_one.setdefault(principal, PendingEvents(self._lost))
+        self._for_one.move_to_end(principal)
+        if len(self._for_one) > PRINCIPALS:
+            _, gone = self._for_one.popitem(last=False)
+            self._lost = max(self._lost, gone.events[-1][0])
+        return found
+
+    def after(self, principal: str | None, cursor: int) -> Params:
+        """The events after a cursor for a principal; None reads those for everyone. `missed`: some are no longer kept.
+
+        A cursor that was not given out yet comes from before a restart: all events are new to its reader.
+        """
+        with self._lock:
+            is_older = cursor > self._last
+            own = self._for_one.get(principal) if principal is not None else None
+            both = [self._for_all] if own is None else [self._for_all, own]
+            kept = sorted((pair for pending in both for pair in pending.events), key=lambda pair: pair[0])
+            lost = max([pending.lost for pending in both] + ([self._lost] if own is None and principal else []))
+        cursor = 0 if is_older else cursor
+        found = [(number, event) for number, event in kept if number > cursor]
+        latest = found[-1][0] if found else cursor
+        return {"events": [event for _, event in found], "cursor": latest, "missed": is_older or lost > cursor}
+
+    def serve(self, mcp: MCP, binding: object) -> None:
+        """Offer it as a resource, with and without a cursor. `binding` decides who sees it."""
+        self._updated = mcp.subscriptions.updated
+
+        def pending(call: Call) -> Params:
+            return self.after(_reader(call), 0)
+
+        def pending_after(call: Call, after: int) -> Params:
+            return self.after(_reader(call), after)
+
+        served: tuple[tuple[str, Callable[..., Any]], ...] = (
+            (self.uri, pending),
+            (self.uri + "{?after}", pending_after),
+        )
+        for uri, function in served:
+            options = ResourceOptions(
+                name=f"inbox of {self._name}",
+                description=f"Pending events: {self._description}",
+                mime_type="application/json",
+                inline=True,
+            )
+            resource = Resource.of(function, uri, options, find_provider=_the_call)
+            resource.facets["mcpl"] = binding
+            mcp.resources.add(resource)
+
+    def withdraw(self, mcp: MCP) -> None:
+        """Stop offering it."""
+        mcp.resources.remove(self.uri)
+        mcp.resources.remove(self.uri + "{?after}")
+
+
+def _reader(call: Call) -> str | None:
+    """Whose events a caller reads besides those for everyone. Nobody can tell strangers at one address apart."""
+    return None if is_strangers(call.session) else call.principal
+
+
+def _the_call(annotation: Any) -> Callable[[Any], Any] | None:
+    return (lambda call: call) if annotation is Call else None

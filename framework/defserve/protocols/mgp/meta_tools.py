@@ -1,0 +1,321 @@
+"""What `Server(search=…)` adds: the methods of §16 as tools, for clients that know only MCP, and calls through them.
+
+A call by a meta-tool is the call of the tool itself: its name is replaced before anything looks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from defserve.base.hidden_characters import remove_hidden
+from defserve.binding.explicit_schema import ExplicitArguments
+from defserve.binding.results import PackedResult, Returns
+from defserve.core.call import Call
+from defserve.core.extension import Next
+from defserve.core.json_values import as_list, is_array, is_object
+from defserve.core.messages import Params
+from defserve.errors import InvalidParams, UsageError, did_you_mean
+from defserve.protocols.mcp.app_policy import is_for_views
+from defserve.protocols.mcp.errors import SOURCE_KEY, UnknownTool, read_object, read_optional_object, read_text
+from defserve.protocols.mcp.function import Function
+from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.tools import Tool, ToolOptions, Tools
+from defserve.protocols.mgp.terms import CalledAs
+from defserve.protocols.mgp.tool_catalogue import CALL, DISCOVER, EVICT, REQUEST, SESSION, SPELLINGS, ServerCatalogue
+from defserve.protocols.mgp.tool_discovery import (
+    MOST_RESULTS,
+    REASONS,
+    Levels,
+    SearchedList,
+    ToolDiscovery,
+    remembers,
+    report_loaded,
+)
+from defserve.search.entries import RISKS
+from defserve.search.ranking import STRATEGIES, Search
+
+if TYPE_CHECKING:
+    from defserve.protocols.mgp.audit import AuditTrail
+
+
+class ToolSearch:
+    """What `Server(search=…)` adds: the section's methods, an extension for the list, and a wrapper for calls."""
+
+    def __init__(
+        self, given: Any, tools: Tools, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail], owner: Any
+    ) -> None:
+        options = Search.of(given)
+        self._tools = tools
+        self.section = ToolDiscovery(options, catalogue, audit)
+        levels = Levels(options, catalogue)
+        self.list = SearchedList(self.section, levels)
+        self.calls = NamedCalls(self.section, levels, tools)
+        for tool in meta_tools(self.section, owner):
+            tools.registry.add(tool.name, tool, where=tool.where)
+
+    def check(self, *, is_whole: bool) -> None:
+        """Raises UsageError if the pinned tools that are known cost more than is reserved for them.
+
+        If all tools are there (`is_whole`), a pinned name that is not among them is warned about: one may still come.
+        """
+        options = self.section.options
+        for name in options.pinned if is_whole else ():
+            if self.section.catalogue.by_name(name) is None:
+                fix = did_you_mean(name, (each for each, _ in self._tools.registry.items()), "check Search(pinned=…)")
+                logging.getLogger("defserve").warning("there is no tool %r to be pinned\n  fix: %s", name, fix)
+        known = [self.section.catalogue.by_name(name) for name in options.pinned]
+        tokens = {entry.name: entry.tokens for entry in known if entry is not None}
+        reserve = options.budget.pinned_reserve
+        if sum(tokens.values()) > reserve:
+            costs = ", ".join(f"{name} {cost}" for name, cost in tokens.items())
+            raise UsageError(
+                f"the pinned tools cost {sum(tokens.values())} tokens ({costs}), more than pinned_reserve={reserve}",
+                fix="pin fewer tools, or give Search(budget=ToolBudget(pinned_reserve=…, max_tokens=…))",
+            )
+
+
+# -- Calls of tools in a server that is searched: other spellings, `mgp_tools_call`, and what is loaded by being used.
+
+
+class NamedCalls:
+    """The outermost wrapper of `tools/call`: whatever stands inside sees the tool's own name and arguments."""
+
+    def __init__(self, section: ToolDiscovery, levels: Levels, tools: Tools) -> None:
+        self._section, self._levels, self._tools = section, levels, tools
+
+    def __call__(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
+        """Not a coroutine of its own: every call of a tool would pay for it."""
+        name = params.get("name")
+        # What other calls make is not what the model works with: its list stays as it is.
+        is_learnt = isinstance(name, str) and call.outer is None and not self._levels.never_searched
+        if is_learnt or not isinstance(name, str) or name in SPELLINGS:
+            return self._named(call, params, following, is_learnt)
+        return following(call, params)
+
+    async def _named(self, call: Call, params: Params, following: Next, is_learnt: bool) -> Any:
+        meant = named(params)
+        if meant is not params:
+            self._refuse(call, meant["name"])
+            # Who asks its user does so by what its list says of the name that it calls.
+            call.local(CalledAs).item = self._tools.registry.get(params["name"])
+            # Seals, audits and grants read the call's params, and they too are about the tool itself.
+            call.params = params = meant
+        if not is_learnt:
+            return await following(call, params)
+        name: str = params["name"]
+        loaded = self._section.loaded(call)
+        before = frozenset(loaded.names)
+        loaded.begin(name)
+        try:
+            result = await following(call, params)
+        finally:
+            loaded.end(name)
+        if (tool := call.subject) is not None and tool.protects_itself:
+            before = frozenset(loaded.names)  # whatever the tool loaded or evicted, it has told
+        elif tool is not None and remembers(call):
+            self._section.used(loaded, tool.name)
+        more = report_loaded(call, loaded, before)
+        if more and is_object(result):
+            result["_meta"] = {**(result.get("_meta") or {}), **more}
+        return result
+
+    def _refuse(self, call: Call, name: str) -> None:
+        """Raises InvalidParams for a tool that only its own name may call: hosts and proxies judge by that name.
+
+        A host keeps tools of views from its model. A client repeats some arguments as headers, and has sent none.
+        """
+        if (tool := self._tools.registry.get(name)) is not None and is_for_views(tool):
+            raise UnknownTool(f"Unknown tool: {name}", data={"tool": name})
+        if call.envelope is not None and dialect_of(call).stateless and self._tools.param_headers(name):
+            raise InvalidParams(f"Invalid params: {name} has arguments that go into headers; call it by its own name")
+
+
+def named(params: Params) -> Params:
+    """The params of the call that is meant. Raises InvalidParams for `mgp_tools_call` of itself."""
+    name = params.get("name")
+    known = SPELLINGS.get(name) if isinstance(name, str) else None
+    if known is None:
+        return params
+    if known != CALL:
+        return params if known == name else {**params, "name": known}
+    given = read_object(params, "arguments")
+    if unknown := given.keys() - {"name", "arguments"}:
+        raise InvalidParams(f"Invalid params: {CALL} takes name and arguments, not {sorted(unknown)[0][:64]!r}")
+    inner, arguments = read_text(given, "name"), read_optional_object(given, "arguments")
+    meant = SPELLINGS.get(inner, inner)
+    if meant == CALL:
+        raise InvalidParams(f"Invalid params: {CALL} cannot call itself; name the tool")
+    outer = {key: value for key, value in params.items() if key != "arguments"}
+    return {**outer, "name": meant} | ({} if arguments is None else {"arguments": arguments})
+
+
+# -- The methods as tools, for clients that know only MCP. They are called meta-tools, because they are about tools.
+
+
+TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+MAX_NAME: Final = 64
+MAX_LINE: Final = 600
+LINE_ENDS: Final = "\r\n\t\v\f\x85\u2028\u2029"
+
+Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
+
+
+def _object(properties: Params, *required: str) -> Params:
+    made: Params = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**made, "required": list(required)} if required else made
+
+
+_TEXT: Params = {"type": "string"}
+_TEXTS: Params = {"type": "array", "items": _TEXT}
+_RISK: Params = {"enum": list(RISKS)}
+
+SCHEMAS: dict[str, Params] = {
+    DISCOVER: _object(
+        {
+            "query": {"type": "string", "description": "What the tool should do"},
+            "strategy": {"enum": list(STRATEGIES)},
+            "max_results": {"type": "integer", "minimum": 1, "maximum": MOST_RESULTS},
+            "filter": _object({"categories": _TEXTS, "risk_level_max": _RISK, "status": _TEXT}),
+        },
+        "query",
+    ),
+    REQUEST: _object(
+        {
+            "reason": {"enum": list(REASONS)},
+            "context": {"type": "string", "description": "The task at hand"},
+            "requirements": _object(
+                {
+                    "capabilities": _TEXTS,
+                    "input_types": _TEXTS,
+                    "output_types": _TEXTS,
+                    "preferred_risk_level": _RISK,
+                }
+            ),
+            "task_trace_id": _TEXT,
+        },
+        "reason",
+        "context",
+        "requirements",
+    ),
+    CALL: _object({"name": _TEXT, "arguments": {"type": "object"}}, "name"),
+    SESSION: _object({}),
+    EVICT: _object({"tools": _TEXTS, "reason": _TEXT}, "tools"),
+}
+DESCRIPTIONS = {
+    DISCOVER: "Search the tools of this server, which are not all listed. Returns the best with their parameters.",
+    REQUEST: "Load tools that you lack for a task into your list. Name each capability.",
+    CALL: "Call a tool that you found but that is not in your list.",
+    SESSION: "Show which tools are loaded, and what they cost.",
+    EVICT: "Take loaded tools out of your list.",
+}
+
+
+class MetaTool(Tool):
+    """A tool that shows and does only what its caller may."""
+
+    __slots__ = ()
+
+    protects_itself = True
+
+
+def meta_tools(section: ToolDiscovery, owner: Any) -> list[MetaTool]:
+    """The tools over a section's methods. That of `mgp_tools_call` never runs: see `calling.py`."""
+
+    async def session(call: Call, given: Params) -> Params:
+        return section.session(call, given)
+
+    async def evict(call: Call, given: Params) -> Params:
+        return section.evict(call, given)
+
+    async def unused(call: Call, given: Params) -> Params:
+        raise AssertionError("the name of the tool is replaced before")
+
+    return [
+        _made(DISCOVER, section.discover, found_text, owner, changes=False),
+        _made(REQUEST, section.request, loaded_text, owner, changes=False),
+        _made(CALL, unused, str, owner, changes=True),
+        _made(SESSION, session, _session_text, owner, changes=False),
+        _made(EVICT, evict, _evicted_text, owner, changes=False),
+    ]
+
+
+def _made(name: str, answer: Answer, text: Callable[[Params], str], owner: Any, *, changes: bool) -> MetaTool:
+    async def run(call: Call, **given: Any) -> Any:
+        return await answer(call, given)
+
+    def pack(value: Any) -> PackedResult:
+        return PackedResult(text(value), {key: each for key, each in value.items() if key != "_meta"})
+
+    options = ToolOptions(
+        name=name,
+        description=DESCRIPTIONS[name],
+        schema=SCHEMAS[name],
+        annotations={"destructiveHint": True} if changes else {"readOnlyHint": True},
+        meta={SOURCE_KEY: "kernel"},
+    )
+    arguments = ExplicitArguments.of_our_own(SCHEMAS[name])
+    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=arguments)
+    return MetaTool(name, options, function, Returns(pack), owner)
+
+
+def _itself(call: Call) -> Call:
+    return call
+
+
+# -- what the model reads ------------------------------------------------------------------------------------
+def found_text(answer: Params) -> str:
+    """One line for each tool: its name, parameters and first sentence. Schemas would cost three times as much."""
+    lines = [_line(tool) for tool in answer["tools"]]
+    if not lines:
+        lines = [f"No tool fits. There are {answer['total_available']}; try other words."]
+    if cut := answer.get("results_cut"):
+        lines.append(f"({cut} more did not fit: ask for fewer, or narrow the search.)")
+    if answer.get("weak"):
+        lines.append("(None of these fits well.)")
+    if "fallback_strategy" in answer:
+        lines.append(f"(Searched by {answer['fallback_strategy']}.)")
+    return "\n".join(lines)
+
+
+def loaded_text(answer: Params) -> str:
+    lines = [f"{answer['status']}: {len(answer['tools_loaded'])} loaded", *map(_line, answer["tools_loaded"])]
+    return "\n".join([*lines, *(f"- {need['capability']}: {need['reason']}" for need in answer["tools_unavailable"])])
+
+
+def _session_text(answer: Params) -> str:
+    names = ", ".join((*answer["pinned"], *answer["cached"])) or "none"
+    return f"{names} ({answer['total_tokens']} of {answer['max_tokens']} tokens)"
+
+
+def _evicted_text(answer: Params) -> str:
+    kept = f"; kept {', '.join(answer['kept'])}" if answer["kept"] else ""
+    return f"evicted {', '.join(answer['evicted']) or 'nothing'}{kept}"
+
+
+def _line(tool: Params) -> str:
+    schema = tool["inputSchema"]
+    required, properties = as_list(schema.get("required", ())), schema.get("properties")
+    arguments = [
+        f"{_on_one_line(name, MAX_NAME)}{'' if name in required else '?'}: {_type(about)}"
+        for name, about in (properties.items() if is_object(properties) else ())
+    ]
+    said = _on_one_line(tool["description"], MAX_LINE)
+    sentence = said[: said.find(". ") + 1] or said
+    line = f"{tool['name']}({', '.join(arguments)[:MAX_LINE]}) [{tool['security']['risk_level']}] {sentence[:200]}"
+    return _on_one_line(line, MAX_LINE * 2)
+
+
+def _on_one_line(text: str, longest: int) -> str:
+    """A text of a mounted server in a list with one line for each tool: no line of it may look like another tool."""
+    return " ".join(remove_hidden(text[:longest], keep=LINE_ENDS).split())
+
+
+def _type(schema: Any) -> str:
+    if not is_object(schema):
+        return "any"
+    if is_array(choices := schema.get("enum")):
+        return "|".join(_on_one_line(str(choice), 40) for choice in choices[:12])
+    said = as_list(schema.get("type", "any"))
+    return "|".join(one for one in said[: len(TYPES)] if isinstance(one, str) and one in TYPES) or "any"

@@ -1,0 +1,417 @@
+"""MGP §3 and §4.4: what may run. The permissions of a call, and who confirms a dangerous one.
+
+A tool runs only if everything it needs is approved. The client decides last: its `denied` and `deferred` hold against
+the operator's policy, and an expired approval counts as none. An anonymous client can give up permissions, but not
+grant them. Grants live as long as the session. Without sessions they travel with each request, in `_meta`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, get_args
+
+from defserve.auth.authority import REMEDY, is_stranger
+from defserve.core.call import Call
+from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Params
+from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, Refused, UsageError
+from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.errors import read_meta, read_object
+from defserve.protocols.mgp import vocabulary
+from defserve.protocols.mgp.errors import PermissionDenied
+from defserve.protocols.mgp.terms import (
+    CONFIRMED_KEY,
+    CalledAs,
+    PermissionPolicy,
+    PersonalYes,
+    SecurityOptions,
+    sections,
+    tool_security,
+)
+from defserve.protocols.mgp.vocabulary import (
+    DENIED,
+    FAMILIES,
+    GRANT_KEYS,
+    GRANTED,
+    MOST_NAMES,
+    NOT_THEIRS,
+    OPERATOR,
+    UNDECIDED,
+    WHY,
+    PermissionStatus,
+    answer,
+    change_event,
+    check_request,
+    check_size,
+    checked_permission,
+    decision_in,
+    meant_by,
+    remembered,
+    request_id,
+    written,
+)
+
+if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
+    from defserve.core.session import Session
+    from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mgp.audit import AuditTrail
+    from defserve.protocols.mgp.terms import ConfirmPolicy
+
+
+DECISION_MS = 2000
+"""A person decides in this time, if at all soon. A client waits so long before it tries again."""
+
+
+class SessionGrants(dict[str, dict[str, PermissionStatus]]):
+    """What the client of a session has decided: credential → permission → status. It holds for that credential."""
+
+
+class PermissionSection:
+    """`mgp/permission/*`, and the gate before every tool that declares permissions. `clock` is the wall clock."""
+
+    def __init__(self, options: SecurityOptions, audit: Callable[[], AuditTrail]) -> None:
+        self._policy, self._audit, self.clock = options.permissions, audit, vocabulary.utc_now
+        policies, granted = get_args(PermissionPolicy), options.granted
+        if self._policy is not None and self._policy not in policies:
+            raise UsageError(f"permissions={self._policy!r} is not a policy", fix=f"use one of {', '.join(policies)}")
+        if isinstance(granted, str):
+            raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
+        self._granted = frozenset(checked_permission(name, "Server(granted=…)") for name in granted)
+
+    def required(self, tools: Iterable[Tool]) -> list[str]:
+        """Every permission that one of the tools needs."""
+        needed = [found.security.permissions for tool in tools if (found := tool_security(tool)) is not None]
+        return sorted(frozenset[str]().union(*needed))
+
+    def admit(self, call: Call, tool: Tool) -> None:
+        """Raises PermissionDenied unless everything the tool needs is approved."""
+        found = tool_security(tool)
+        if found is None or not found.security.permissions:
+            return
+        statuses = self.statuses(call, found.security.permissions, tool.server_id)
+        missing = {name: status for name, status in statuses.items() if status.decision != "approved"}
+        if missing:
+            raise self._missing(call, tool, missing)
+        sent = [name for name, status in statuses.items() if status.by != OPERATOR] if _is_stateless(call) else []
+        if sent:
+            self._audit().report(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
+
+    def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
+        """The status of each of these permissions now. `server_id` is the server behind this one that needs them."""
+        decided, caller, now = self._decided(call), identity(call), self.clock()
+        open_question = DENIED if self._policy == "deny_all" else UNDECIDED
+        found: dict[str, PermissionStatus] = {}
+        for name in names:
+            if (status := decided.get(name)) is None:
+                status = GRANTED if self._policy_grants(caller, name) else open_question
+            elif status.expires_at is not None and status.expires_at <= now:
+                expired = vocabulary.format_instant(status.expires_at)
+                status = PermissionStatus("deferred", why=f"the client's decision expired at {expired}")
+            found[name] = status
+        return found
+
+    # -- methods (§3.5, §3.6) ----------------------------------------------------------------------------
+
+    def request(self, call: Call, params: Params) -> Params:
+        """The status of the permissions a client names. Asking changes nothing.
+
+        Approved is what somebody has granted: the client, or the operator by name or policy. Without either, known
+        callers may use everything until their client denies it. That is no grant, so the answer is `deferred`.
+        """
+        repeated, names = request_id(params), check_request(params)
+        statuses = self.statuses(call, [permission for name in names for permission in meant_by(name)])
+        if self._policy is None:
+            decided = self._decided(call)
+            statuses |= {name: UNDECIDED for name in statuses if name not in decided and name not in self._granted}
+        return repeated | answer(statuses, names)
+
+    def grant(self, call: Call, params: Params) -> Params:
+        """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""
+        if _is_stateless(call):
+            raise MethodNotFound(
+                f"{call.method}: nothing is remembered between requests; send grants along as _meta[{GRANT_KEYS[0]!r}]"
+            )
+        repeated, sent = request_id(params), read_object(params, "grants")
+        decisions = self._read(call, sent, vocabulary.parse_instant(params.get("expires_at"), "expires_at"))
+        kept = call.session.local(SessionGrants).setdefault(identity(call).credential, {})
+        if len(kept.keys() | decisions) > MOST_NAMES:
+            raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
+        before = self.statuses(call, decisions)
+        kept.update(decisions)
+        call.session.kept_changed()
+        after = self.statuses(call, decisions)
+        self._report_changes(call, before, after)
+        return repeated | answer(after, sent)
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        """Forget what was granted with a key or token that is no longer good."""
+        if (kept := session.peek(SessionGrants)) is not None and kept.pop(credential, None) is not None:
+            session.kept_changed()
+
+    def kept(self, session: Session) -> Params:
+        """What the client of a session has decided, for another process: a name for each decision."""
+        grants = session.peek(SessionGrants) or SessionGrants()
+        return {f"{name}\n{who}": written(each) for who, mine in grants.items() for name, each in mine.items()}
+
+    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+        """What another process has `kept`."""
+        if not kept and session.peek(SessionGrants) is None:
+            return
+        grants = session.local(SessionGrants)
+        grants.clear()
+        for name, value in kept.items():
+            permission, _, credential = name.partition("\n")
+            grants.setdefault(credential, {})[permission] = remembered(value)
+
+    # -- who says what -----------------------------------------------------------------------------------
+
+    def _policy_grants(self, caller: Principal, name: str) -> bool:
+        policy = self._policy or ("config_only" if is_stranger(caller) else "operator")
+        return policy == "operator" or (policy == "config_only" and name in self._granted)
+
+    def _decided(self, call: Call) -> Mapping[str, PermissionStatus]:
+        if "permissions" not in sections(call):
+            return {}
+        if not _is_stateless(call):
+            kept = call.session.peek(SessionGrants)
+            return kept.get(identity(call).credential, {}) if kept is not None else {}
+        sent = read_meta(call.params)
+        grants = next((sent[key] for key in GRANT_KEYS if key in sent), None)
+        if grants is None:
+            return {}
+        if not is_object(grants):
+            raise InvalidParams(f"Invalid params: _meta[{GRANT_KEYS[0]!r}] must be an object")
+        return self._read(call, grants, None)
+
+    def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
+        """A client's grants by full permission name. A permission named in full takes precedence over its family."""
+        caller, found = identity(call), dict[str, PermissionStatus]()
+        counts = not is_stranger(caller)
+        check_size(grants)
+        for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
+            decision, until = decision_in(name, grants[name], expires_at)
+            for meant in meant_by(name):
+                if counts or decision != "approved":
+                    found[meant] = PermissionStatus(decision, caller.id, until, WHY[decision])
+                elif self._policy_grants(caller, meant):
+                    found[meant] = GRANTED._replace(expires_at=until)
+                else:
+                    found[meant] = NOT_THEIRS
+        return found
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def _missing(self, call: Call, tool: Tool, missing: Mapping[str, PermissionStatus]) -> PermissionDenied:
+        told = "; ".join(f"{name}: {status.why}" for name, status in missing.items())
+        plural = "permissions" if len(missing) > 1 else "a permission"
+        details = {"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}}
+        remedy = self._remedy(call, list(missing), tool.server_id)
+        is_denied = any(status.decision == "denied" for status in missing.values())
+        if is_denied or is_stranger(identity(call)) or "permissions" not in sections(call):
+            return PermissionDenied(f"{tool.name} needs {plural} it does not have ({told}). {remedy}", details=details)
+        # §3.6: a decision that is put off may still come, so this call may be tried again.
+        return PermissionDenied(
+            f"{tool.name} waits for a decision ({told}). {remedy} Then call it again.",
+            details=details,
+            retryable=True,
+            retry_after_ms=DECISION_MS,
+            retry_strategy="fixed_delay",
+            max_retries=3,
+        )
+
+    def _remedy(self, call: Call, names: list[str], server_id: str | None) -> str:
+        if is_stranger(identity(call)):
+            return f"Have the operator add it to Server(granted={names!r}), or {REMEDY}."
+        if "permissions" not in sections(call):
+            return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'
+        if _is_stateless(call):
+            return f"The client grants it by sending _meta[{GRANT_KEYS[0]!r}] along."
+        return "The client grants it with mgp/permission/grant."
+
+    def _report_changes(
+        self, call: Call, before: Mapping[str, PermissionStatus], after: Mapping[str, PermissionStatus]
+    ) -> None:
+        events: dict[str, list[str]] = {}
+        for name, status in after.items():
+            if (event := change_event(before[name], status)) is not None:
+                events.setdefault(event, []).append(name)
+        for event, names in events.items():
+            details: Params = {"permissions": names}
+            if expiries := {
+                name: vocabulary.format_instant(after[name].expires_at) for name in names if after[name].expires_at
+            }:
+                details["expires_at"] = expiries
+            result = "DENIED" if event == "PERMISSION_DENIED" else "SUCCESS"
+            self._audit().report(call, event, result=result, details=details)
+
+
+def _is_stateless(call: Call) -> bool:
+    return call.terms.offer is not None and call.terms.offer.stateless
+
+
+# -- MGP §4.4: who confirms a dangerous call. It depends on who calls, and on the server's `confirm` policy.
+#
+# | peer | `auto` | `always` | `never` |
+# |---|---|---|---|
+# | local or authenticated, speaks MGP security | passes: the client confirms | asked, or refused | passes |
+# | the same, and says that a person has confirmed this call | passes, audited | asked, or refused | passes |
+# | local or authenticated, can be asked | asked | asked | passes |
+# | local or authenticated, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
+# | inside another call, which is all that its client sees | asked, or refused | asked, or refused | passes |
+# | called by a name that is not in its list, which tells the risk | asked, or refused | asked, or refused | passes |
+# | stranger (`auth.authority`), whatever it offers or answers | refused | refused | passes |
+
+
+HEAD, TAIL = 1_000, 500
+"""Characters of a longer value that a person is shown. What is left out is said."""
+NAME_EDGES = 200, 50
+"""The same, for the name of an argument."""
+_BLANKS = re.compile(r"\s{40,}")
+MAX_ARGUMENTS = 100
+MAX_DEPTH = 12
+"""How deep a schema is followed. What lies deeper is shown."""
+
+FIX = "use a client that offers elicitation or MGP callbacks"
+
+
+class NotConfirmed(Refused):
+    """The call must be confirmed, and it was not."""
+
+    error_type = "confirmation_required"
+
+
+async def confirm_call(
+    policy: ConfirmPolicy, audit: AuditTrail, call: Call, tool: Tool, arguments: dict[str, Any]
+) -> None:
+    """Return when the call may go on. Raises NotConfirmed."""
+    from defserve.protocols.mcp.asking import client_requests
+
+    if policy == "never":
+        return
+    if call.outer is not None:
+        policy = "always"  # what the client has shown its user, and may have confirmed, is another call
+    if is_stranger(identity(call)):
+        raise NotConfirmed(
+            f"{tool.name} has to be confirmed, and a caller that nobody vouches for cannot do that: {REMEDY}",
+            data={"fix": REMEDY},
+        )
+    is_known = policy != "auto" or _is_shown(call, tool)
+    if policy == "auto" and is_known and "tool_security" in sections(call):
+        return
+    meta = call.params.get("_meta")
+    if policy == "auto" and is_object(meta) and meta.get(CONFIRMED_KEY) is True:
+        audit.report(call, "dev.defserve.confirmed_in_front", tool=tool.name, details={"by": "the client's user"})
+        return
+    if client_requests.can(call, "elicitation"):
+        asked = format_question(tool.name, arguments, tool.function.arguments.schema, server_id=tool.server_id)
+        if not await client_requests.confirm(call, asked, key=f"confirm:{tool.name}"):
+            raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
+        call.local(PersonalYes)
+        return
+    if policy == "always" or not is_known:
+        raise NotConfirmed(
+            f"{tool.name} has to be confirmed, and this client cannot be asked: {FIX}", data={"fix": FIX}
+        )
+    audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
+
+
+def _is_shown(call: Call, tool: Tool) -> bool:
+    """Whether the name that was called is in the list of this caller, which says what its tool may do."""
+    from defserve.protocols.mcp.items import is_listed
+
+    renamed = call.peek(CalledAs)
+    item = tool if renamed is None else renamed.item
+    return item is not None and is_listed(call, "tools/list", item)
+
+
+def format_question(
+    name: str,
+    arguments: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    *,
+    server_id: str | None = None,
+    risk: str | None = None,
+    instead_of: str | None = None,
+) -> str:
+    """What a person is asked, in our own words, by a server, a host and the command line alike: the tool by its listed
+    name, the server that it belongs to, and its arguments on lines of their own, those of its `schema` first. A title
+    would be the tool's own words.
+
+    Only what the schema itself names like a secret is masked, and values of a secret's type. The look of a text, a
+    value beside it, or a name that the caller chose would let a caller hide what is going to be done. What is too long
+    is shown with its beginning, its end and the length of what is left out. No argument is shown as part of another.
+    """
+    from pydantic_core import to_jsonable_python
+
+    from defserve.base.redaction import printable
+
+    # Unknown objects have to be read by a person, so they become texts; those of a secret's type mask themselves.
+    plain: dict[str, Any] = {
+        key: to_jsonable_python(value, bytes_mode="base64", fallback=str) for key, value in arguments.items()
+    }
+    declared = _properties(schema, schema)
+    order = sorted(plain, key=lambda key: key not in declared)
+    shown: dict[str, Any] = _masked(plain, schema, schema, 0)
+    lines = [
+        f"  {printable(_shortened(key, *NAME_EDGES))}: {printable(_shortened(str(shown[key])))}"
+        for key in order[:MAX_ARGUMENTS]
+    ]
+    if len(order) > MAX_ARGUMENTS:
+        lines.append(f"  … and {len(order) - MAX_ARGUMENTS} more arguments that are not shown")
+    whose = f" of server {server_id!r}" if server_id is not None else ""
+    how = f" ({risk})" if risk is not None else ""
+    why = f", because {printable(instead_of)} failed" if instead_of is not None else ""
+    return "\n".join([f"Run {printable(name)}{whose}{how}{why}?", *lines])
+
+
+def _masked(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
+    """The value, without what its schema names like a secret."""
+    from defserve.base.redaction import MASK, is_secret_field
+
+    if depth > MAX_DEPTH:
+        return value
+    if is_array(value):
+        items = _object(_resolved(schema, root).get("items"))
+        return [_masked(each, items, root, depth + 1) for each in value]
+    if not is_object(value):
+        return value
+    declared = _properties(schema, root)
+    return {
+        name: MASK
+        if name in declared and is_secret_field(name, each)
+        else _masked(each, _object(declared.get(name)), root, depth + 1)
+        for name, each in value.items()
+    }
+
+
+def _properties(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The members that a schema declares; of several choices, those of the first that has any."""
+    found = _resolved(schema, root)
+    options: list[Any] = [found]
+    for word in ("anyOf", "oneOf", "allOf"):
+        if is_array(choices := found.get(word)):
+            options += choices
+    resolved = (_resolved(_object(option), root) for option in options)
+    none: Mapping[str, Any] = {}
+    return next((each for option in resolved if (each := _object(option.get("properties")))), none)
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    where = schema.get("$ref")
+    if not isinstance(where, str) or not where.startswith("#/$defs/"):
+        return schema
+    return _object(_object(root.get("$defs")).get(where.removeprefix("#/$defs/")))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if is_object(value) else {}
+
+
+def _shortened(text: str, head: int = HEAD, tail: int = TAIL) -> str:
+    # Blanks would push what follows out of sight.
+    text = _BLANKS.sub(lambda run: f"… ({len(run[0])} blanks) …", text)
+    left_out = len(text) - head - tail
+    return text if left_out <= 0 else f"{text[:head]}… ({left_out} characters are not shown) …{text[-tail:]}"

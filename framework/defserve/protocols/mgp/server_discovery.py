@@ -1,0 +1,325 @@
+"""MGP §15: which servers there are behind a kernel, and how one is added and removed while it runs.
+
+`mgp/discovery/list`, `register` and `deregister`, and the same as tools for clients that know only MCP. This reads and
+bounds what peers send. Who may do what, and how, is up to the `Directory` behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from defserve.base.hidden_characters import describe_hidden
+from defserve.binding.explicit_schema import ExplicitArguments
+from defserve.binding.results import PackedResult, Returns
+from defserve.core.call import Call
+from defserve.core.json_values import is_array
+from defserve.core.messages import Params
+from defserve.errors import InvalidParams
+from defserve.protocols.mcp.errors import VENDOR, read_optional_object, read_text
+from defserve.protocols.mcp.function import Function
+from defserve.protocols.mcp.tools import Tool, ToolOptions
+from defserve.protocols.mgp.terms import SECTIONS, VERSION
+from defserve.protocols.mgp.vocabulary import is_permission
+
+
+@dataclass(frozen=True, slots=True)
+class KnownServer:
+    """One server, as a caller may know it. `speaks_mgp` False: it is plain MCP."""
+
+    id: str
+    status: str
+    trust_level: str
+    tools: Sequence[str] = ()
+    extensions: Sequence[str] = ()
+    permissions: Sequence[str] = ()
+    speaks_mgp: bool = False
+    created_by: str | None = None
+
+    def fits(self, wanted: ServerFilter) -> bool:
+        return (
+            wanted.status in (None, self.status)
+            and wanted.extensions.issubset(self.extensions)
+            and wanted.permissions.issubset(self.permissions)
+        )
+
+    def wire(self) -> Params:
+        told: Params = {
+            "id": self.id,
+            "status": self.status,
+            "mgp_version": VERSION if self.speaks_mgp else None,
+            "extensions": list(self.extensions),
+            "permissions_required": list(self.permissions),
+            "tools": list(self.tools),
+            "trust_level": self.trust_level,
+        }
+        return told if self.created_by is None else {**told, "created_by": self.created_by}
+
+
+class Directory(Protocol):
+    """The servers behind a kernel. It decides what a caller may know and do, and raises Refused."""
+
+    def servers(self, call: Call) -> Sequence[KnownServer]:
+        """Those that the caller may know of, with the tools that it may see."""
+        ...
+
+    def check(self, call: Call) -> None:
+        """Raises Refused unless the caller may add and remove servers. Params are read after that."""
+        ...
+
+    async def register(self, call: Call, wanted: Registration) -> tuple[str, str]:
+        """Add a server and begin to start it. Returns its status, and what there is to say about it."""
+        ...
+
+    async def deregister(self, call: Call, id: str, reason: str) -> None:
+        """End a server that was registered, and forget it."""
+        ...
+
+
+class DiscoverySection:
+    """The methods over a directory."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+
+    async def list(self, call: Call, params: Params) -> Params:
+        wanted = ServerFilter.of(params)
+        return {"servers": [one.wire() for one in self.directory.servers(call) if one.fits(wanted)]}
+
+    async def register(self, call: Call, params: Params) -> Params:
+        self.directory.check(call)
+        wanted = Registration.of(params)
+        status, message = await self.directory.register(call, wanted)
+        return {"id": wanted.id, "status": status, "message": message}
+
+    async def deregister(self, call: Call, params: Params) -> Params:
+        self.directory.check(call)
+        id, reason = read_id(params), read_prose(params, "reason")
+        await self.directory.deregister(call, id, reason)
+        return {"id": id, "status": "deregistered", "message": f"{id} has ended and is forgotten"}
+
+
+# -- The methods as tools, for operators whose clients know only MCP.
+
+
+Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
+Told: TypeAlias = Callable[[Params], str]
+
+SERVERS, REGISTER, DEREGISTER = "mgp_servers", "mgp_server_register", "mgp_server_deregister"
+_TEXT: Final[Params] = {"type": "string"}
+_TEXTS: Final[Params] = {"type": "array", "items": _TEXT}
+
+
+def object_schema(properties: Params, *required: str) -> Params:
+    return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(required)}
+
+
+class OperatorToolSpec(NamedTuple):
+    """What a tool does, its input, and whether it changes something."""
+
+    description: str
+    schema: Params
+    changes: bool
+
+
+# -- The params of the three methods, checked as they are read. All is bounded, and nothing unknown is passed over.
+
+STATUSES: Final = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
+TRANSPORTS: Final = {"stdio": "command", "http": "url", "streamable-http": "url"}
+LEVELS: Final = ("trusted", "standard", "sandboxed", "core", "experimental", "untrusted")
+
+TOOLS: Final[dict[str, OperatorToolSpec]] = {
+    SERVERS: OperatorToolSpec(
+        "List the servers behind this one, their states and their tools.",
+        object_schema(
+            {"filter": object_schema({"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(STATUSES)}})}
+        ),
+        False,
+    ),
+    REGISTER: OperatorToolSpec(
+        "Add a server while this one runs: a command on the operator's list, or an address.",
+        object_schema(
+            {
+                "id": _TEXT,
+                "command": _TEXT,
+                "args": _TEXTS,
+                "url": _TEXT,
+                "transport": {"enum": list(TRANSPORTS)},
+                "mgp": object_schema(
+                    {"extensions": _TEXTS, "permissions_required": _TEXTS, "trust_level": {"enum": list(LEVELS)}}
+                ),
+                "justification": _TEXT,
+                "keep": {"type": "boolean", "description": "Keep it when this conversation ends"},
+            },
+            "id",
+        ),
+        True,
+    ),
+    DEREGISTER: OperatorToolSpec(
+        "End a server that was added so.", object_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
+    ),
+}
+
+
+class OperatorTool(Tool):
+    """A tool that checks itself whether its caller is an operator."""
+
+    __slots__ = ()
+
+
+def operator_tools(section: DiscoverySection, owner: Any) -> list[OperatorTool]:
+    answers: dict[str, Answer] = {
+        SERVERS: section.list,
+        REGISTER: section.register,
+        DEREGISTER: section.deregister,
+    }
+    return [operator_tool(name, TOOLS[name], answers[name], owner, _told) for name in TOOLS]
+
+
+def operator_tool(name: str, spec: OperatorToolSpec, answer: Answer, owner: Any, told: Told) -> OperatorTool:
+    """A method as a tool: `answer` gets what the client sent, `told` makes text of its answer."""
+
+    async def run(call: Call, **given: Any) -> Any:
+        return await answer(call, given)
+
+    options = ToolOptions(
+        name=name,
+        description=spec.description,
+        schema=spec.schema,
+        annotations={"destructiveHint": True} if spec.changes else {"readOnlyHint": True},
+        meta={VENDOR + "source": "kernel"},
+    )
+    arguments = ExplicitArguments.of_our_own(spec.schema)
+    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=arguments)
+    return OperatorTool(name, options, function, Returns(lambda value: PackedResult(told(value), value)), owner)
+
+
+def _told(value: Params) -> str:
+    lines = [f"{one['id']} {one['status']} {' '.join(one['tools'])}" for one in value.get("servers", ())]
+    text = f"{value['id']}: {value['status']}. {value['message']}" if "id" in value else "\n".join(lines)
+    return text or "There are no servers."
+
+
+def _itself(call: Call) -> Call:
+    return call
+
+
+ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MAX_ITEMS: Final = 64
+MAX_TEXT, MAX_WORD = 2_000, 4_096
+REGISTER_MEMBERS: Final = frozenset(
+    {"id", "command", "args", "url", "transport", "mgp", "created_by", "justification", "keep", "trace_id", "_meta"}
+)
+MGP_MEMBERS: Final = frozenset({"extensions", "permissions_required", "trust_level"})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFilter:
+    """What `mgp/discovery/list` asks for. A server must have all extensions and all permissions. None: any status."""
+
+    extensions: frozenset[str] = frozenset()
+    permissions: frozenset[str] = frozenset()
+    status: str | None = None
+
+    @classmethod
+    def of(cls, params: Params) -> ServerFilter:
+        """Raises InvalidParams."""
+        given = read_optional_object(params, "filter") or {}
+        _only(given, ("extensions", "permissions", "status"), "filter.")
+        status = given.get("status")
+        # The reference kernel writes states with a capital letter in places.
+        status = status.lower() if isinstance(status, str) else status
+        if status is not None and status not in STATUSES:
+            raise InvalidParams(f"Invalid params: filter.status must be one of {', '.join(STATUSES)}")
+        wanted = (frozenset(_texts(given, name, "filter.")) for name in ("extensions", "permissions"))
+        return cls(*wanted, status=None if status == "all" else status)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What `mgp/discovery/register` asks for: a `command` with `args`, or a `url`. `created_by` is only a claim."""
+
+    id: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    url: str = ""
+    extensions: tuple[str, ...] = ()
+    permissions: tuple[str, ...] = ()
+    trust_level: str = "sandboxed"
+    created_by: str = ""
+    justification: str = ""
+    keep: bool = False
+
+    @classmethod
+    def of(cls, params: Params) -> Registration:
+        """Raises InvalidParams."""
+        _only(params, REGISTER_MEMBERS)
+        mgp = read_optional_object(params, "mgp") or {}
+        _only(mgp, MGP_MEMBERS, "mgp.")
+        if ("command" in params) == ("url" in params):
+            raise InvalidParams("Invalid params: give a command or a url, and not both")
+        kind = "command" if "command" in params else "url"
+        if TRANSPORTS.get(str(params.get("transport", "stdio" if kind == "command" else "http"))) != kind:
+            raise InvalidParams(f"Invalid params: transport does not fit a {kind}")
+        if kind == "url" and params.get("args"):
+            raise InvalidParams("Invalid params: args belong to a command")
+        level, keep = mgp.get("trust_level", "sandboxed"), params.get("keep", False)
+        if level not in LEVELS or not isinstance(keep, bool):
+            raise InvalidParams(f"Invalid params: mgp.trust_level is one of {', '.join(LEVELS)}, keep is true or false")
+        extensions, permissions = _texts(mgp, "extensions", "mgp."), _texts(mgp, "permissions_required", "mgp.")
+        if unknown := [name for name in extensions if name not in SECTIONS]:
+            raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no extension of MGP")
+        if unknown := [name for name in permissions if not is_permission(name)]:
+            raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no permission")
+        return cls(
+            read_id(params),
+            _word(params["command"], "command") if kind == "command" else "",
+            tuple(_word(each, "args") for each in _list(params.get("args", []), "args")),
+            _word(params["url"], "url") if kind == "url" else "",
+            extensions,
+            permissions,
+            level,
+            read_prose(params, "created_by"),
+            read_prose(params, "justification"),
+            keep,
+        )
+
+
+def read_id(params: Params) -> str:
+    """The id of a server. Raises InvalidParams."""
+    if not ID.fullmatch(found := read_text(params, "id")):
+        raise InvalidParams("Invalid params: id must have 1 to 128 letters, digits, dots, dashes and underscores")
+    return found
+
+
+def read_prose(params: Params, name: str) -> str:
+    """An optional text for people. Raises InvalidParams."""
+    found = params.get(name, "")
+    if not isinstance(found, str) or len(found) > MAX_TEXT or any(True for _ in describe_hidden(found)):
+        raise InvalidParams(f"Invalid params: {name} must be a line of at most {MAX_TEXT} printable characters")
+    return found
+
+
+def _word(value: Any, name: str) -> str:
+    if not isinstance(value, str) or len(value) > MAX_WORD or any(True for _ in describe_hidden(value)):
+        raise InvalidParams(f"Invalid params: {name} must be text of at most {MAX_WORD} printable characters")
+    if not value and name != "args":
+        raise InvalidParams(f"Invalid params: {name} must not be empty")
+    return value
+
+
+def _texts(params: Params, name: str, at: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_word(each, at + name) for each in _list(params.get(name, []), at + name)))
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not is_array(value) or len(value) > MAX_ITEMS:
+        raise InvalidParams(f"Invalid params: {name} must be a list of at most {MAX_ITEMS} texts")
+    return list(value)
+
+
+def _only(params: Params, known: Collection[str], at: str = "") -> None:
+    if unknown := sorted(set(params) - set(known)):
+        raise InvalidParams(f"Invalid params: {at}{unknown[0][:60]} is not known; known are {', '.join(sorted(known))}")

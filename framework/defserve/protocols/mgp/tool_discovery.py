@@ -1,0 +1,540 @@
+"""MGP §16: finding tools instead of listing them all. `mgp/tools/discover`, `request`, `session`, `session/evict`.
+
+A search shows and counts only what its caller may see. A tool that a list leaves out is still judged, never refused
+for being left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from defserve.core import json_values
+from defserve.core.call import Call
+from defserve.core.extension import Extension
+from defserve.core.json_values import is_array
+from defserve.core.messages import Params
+from defserve.errors import InvalidParams, UsageError
+from defserve.protocols.mcp.app_policy import is_for_views
+from defserve.protocols.mcp.errors import VENDOR, read_meta, read_object, read_optional_object, read_text
+from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mgp.tool_catalogue import CALL, DIGEST_BYTES, DISCOVER, REQUEST, SPELLINGS, Catalogue, digest
+from defserve.search.entries import RISKS, EntryFilter, LoadedTools, Risk, ToolEntry
+from defserve.search.ranking import LONGEST_QUERY, STRATEGIES, Found, Hit, Search, Strategy, ToolIndex
+from defserve.search.scores import PackagedEmbedder, Vectors, weighed
+
+if TYPE_CHECKING:
+    from defserve.protocols.mgp.audit import AuditTrail
+
+
+MOST_INDEXES = 8
+"""Indexes that are kept: one for each set of tools that callers see."""
+
+PENDING = "dev.defserve.tool_pending"
+NEAR = 0.8
+"""A tool is loaded for a capability if it scores at least this share of the best one."""
+MOST_EACH = 3
+
+
+class ToolDiscovery:
+    """The section. Searching runs in a worker thread; what a conversation has loaded changes on the loop alone."""
+
+    def __init__(self, options: Search, catalogue: Catalogue, audit: Callable[[], AuditTrail]) -> None:
+        self.options, self.catalogue, self._audit = options, catalogue, audit
+        self.always: frozenset[str] = frozenset()
+        """Tools that every list shows, besides the pinned ones."""
+        embedder = options.embedder
+        self._vectors = Vectors(PackagedEmbedder if embedder is None else lambda: embedder)
+        self._weights: dict[ToolEntry, dict[str, float]] = {}
+        self._indexes: dict[tuple[ToolEntry, ...], ToolIndex] = {}
+        self._lock = Lock()
+
+    # -- methods -----------------------------------------------------------------------------------------
+
+    async def discover(self, call: Call, params: Params) -> Params:
+        """The tools that fit a query, best first, with their schemas. Nothing is loaded."""
+        asked, began = ToolQuery.of(params, self.options.strategy), perf_counter()
+        visible, loaded = self.catalogue.visible(call), self.loaded(call)
+        found = await self._found(call, visible, loaded, asked.query, asked.strategy, asked.wanted)
+        results, spent, cut = list[Params](), 0, 0
+        for entry, score in found.hits[: asked.most]:
+            if spent + entry.tokens > self.options.budget.discovery_reserve:
+                cut += 1
+                continue
+            if (about := self.catalogue.about(entry)) is not None:
+                spent += entry.tokens
+                results.append({**about, "relevance_score": round(score, 3)})
+        answer: Params = {
+            "tools": results,
+            "total_available": len(visible),
+            "search_strategy": found.strategy,
+            "query_time_ms": round((perf_counter() - began) * 1000, 3),
+        }
+        if found.strategy != asked.strategy:
+            answer["fallback_strategy"] = found.strategy
+        if found.weak:
+            answer["weak"] = True
+        if cut:
+            answer["results_cut"] = cut
+        return answer
+
+    async def request(self, call: Call, params: Params) -> Params:
+        """Load the tools that an agent says it needs into its conversation."""
+        asked, visible, loaded = ToolRequest.of(params), self.catalogue.visible(call), self.loaded(call)
+        before, chosen, open_needs = frozenset(loaded.names), dict[ToolEntry, None](), list[Params]()
+        for need in asked.capabilities or (asked.context,):
+            hits = await self._matching(call, visible, loaded, need, asked)
+            usable = [entry for entry, _ in hits if not self.catalogue.missing(call, entry)]
+            chosen |= dict.fromkeys(usable)
+            if not hits:
+                open_needs.append({"capability": need, "reason": "no tool of this server does it"})
+            elif not usable:
+                open_needs.append(self._blocked(call, need, hits[0].entry))
+                if "permissions_missing" in open_needs[-1] and len(loaded.waiting) < MOST_NAMES:
+                    loaded.waiting.add(hits[0].entry.name)
+        limit, added = self.options.budget.cache_limit, 0
+        for entry in chosen:
+            if not self.is_pinned(entry.name) and loaded.load(entry.name, entry.tokens, limit):
+                added += entry.tokens if entry.name not in before else 0
+        answer: Params = {
+            "status": _status(chosen, open_needs),
+            "tools_loaded": [about for entry in chosen if (about := self.catalogue.about(entry)) is not None],
+            "tools_unavailable": open_needs,
+            "session_tools_count": len(self._pinned(visible)) + sum(entry.name in loaded for entry in visible),
+            "context_tokens_added": added,
+        }
+        return _with_meta(answer, report_loaded(call, loaded, before))
+
+    def session(self, call: Call, params: Params) -> Params:
+        """What this conversation's list holds besides the meta-tools."""
+        visible, loaded = self.catalogue.visible(call), self.loaded(call)
+        pinned = self._pinned(visible)
+        cached = [entry for entry in visible if entry.name in loaded]
+        order = {name: at for at, name in enumerate(loaded.names)}
+        return {
+            "pinned": [entry.name for entry in pinned],
+            "cached": sorted((entry.name for entry in cached), key=order.__getitem__),
+            "total_tokens": sum(entry.tokens for entry in (*pinned, *cached)),
+            "max_tokens": self.options.budget.max_tokens,
+        }
+
+    def evict(self, call: Call, params: Params) -> Params:
+        """Take tools out of this conversation's list. Those that stay are named in `kept`."""
+        names, loaded = texts(params, "tools", required=True), self.loaded(call)
+        before, visible = frozenset(loaded.names), {entry.name for entry in self.catalogue.visible(call)}
+        gone = loaded.evict(name for name in names if name in visible)
+        answer: Params = {
+            "evicted": list(gone),
+            "kept": [name for name in names if name not in gone],
+            "remaining_count": len(visible.intersection(loaded.names)),
+            "freed_tokens": sum(gone.values()),
+        }
+        return _with_meta(answer, report_loaded(call, loaded, before))
+
+    # -- for the operator --------------------------------------------------------------------------------
+
+    async def find(
+        self, query: str, most: int, in_thread: Callable[[Callable[[], Found]], Awaitable[Found]]
+    ) -> list[Params]:
+        """The tools that fit a query, best first, whoever may use them. Raises InvalidParams."""
+        asked, entries = (
+            ToolQuery.of({"query": query, "max_results": most}, self.options.strategy),
+            self.catalogue.all(),
+        )
+        self.warm_up()
+
+        def search() -> Found:
+            return self._index(tuple(entries)).search(asked.query, asked.strategy, asked.wanted, lambda _: 0)
+
+        hits = (await in_thread(search)).hits[:most]
+        found = ((self.catalogue.about(entry), score) for entry, score in hits)
+        return [{**about, "relevance_score": round(score, 3)} for about, score in found if about is not None]
+
+    # -- for the list and for calls ----------------------------------------------------------------------
+
+    def loaded(self, call: Call) -> LoadedTools:
+        """What this call's conversation has loaded, without tools that are gone."""
+        loaded = loaded_by(call, self.catalogue, self.options.budget.cache_limit)
+        for name in loaded.waiting.copy():
+            self._load_if_approved(call, loaded, name)
+        if loaded:
+            loaded.keep(lambda name: self.catalogue.by_name(name) is not None)
+        return loaded
+
+    def _load_if_approved(self, call: Call, loaded: LoadedTools, name: str) -> None:
+        entry = self.catalogue.by_name(name)
+        if entry is None or not self.catalogue.missing(call, entry):
+            loaded.waiting.discard(name)
+            if entry is not None:
+                self.used(loaded, name)
+
+    def used(self, loaded: LoadedTools, name: str) -> None:
+        """A tool was called: it is loaded, or moves to the end of those that leave next."""
+        entry = self.catalogue.by_name(name)
+        if entry is not None and not self.is_pinned(name):
+            loaded.load(name, entry.tokens, self.options.budget.cache_limit)
+
+    def is_pinned(self, name: str) -> bool:
+        return name in self.options.pinned
+
+    def warm_up(self) -> None:
+        """Begin to load what search by meaning needs."""
+        if self.options.strategy != "keyword":
+            self._vectors.begin()
+
+    def _pinned(self, visible: Sequence[ToolEntry]) -> list[ToolEntry]:
+        by_name = {entry.name: entry for entry in visible}
+        return [by_name[name] for name in self.options.pinned if name in by_name]
+
+    # -- searching ---------------------------------------------------------------------------------------
+
+    async def _found(
+        self,
+        call: Call,
+        visible: Sequence[ToolEntry],
+        loaded: LoadedTools,
+        query: str,
+        strategy: Strategy,
+        wanted: EntryFilter,
+    ) -> Found:
+        if strategy in ("semantic", "hybrid"):
+            self._vectors.begin()
+        used = frozenset(loaded.names)
+
+        def preference(entry: ToolEntry) -> int:
+            return 0 if self.is_pinned(entry.name) else 1 if entry.name in used else 2
+
+        def search() -> Found:
+            return self._index(tuple(visible)).search(query, strategy, wanted, preference)
+
+        return await call.in_thread(search)
+
+    async def _matching(
+        self, call: Call, visible: Sequence[ToolEntry], loaded: LoadedTools, need: str, asked: ToolRequest
+    ) -> list[Hit]:
+        """The best tools for one capability, and those nearly as good."""
+        query = " ".join((need.replace("_", " "), *asked.types))
+        found = await self._found(call, visible, loaded, query, self.options.strategy, asked.wanted)
+        if found.weak:
+            return []
+        return [hit for hit in found.hits[:MOST_EACH] if hit.score >= NEAR * found.hits[0].score]
+
+    def _index(self, entries: tuple[ToolEntry, ...]) -> ToolIndex:
+        with self._lock:
+            if (index := self._indexes.pop(entries, None)) is None:
+                index = ToolIndex(entries, self._weighed, self._vectors)
+                self._forget(entries)
+            self._indexes[entries] = index
+            return index
+
+    def _weighed(self, entry: ToolEntry) -> dict[str, float]:
+        if (found := self._weights.get(entry)) is None:
+            found = self._weights[entry] = weighed(entry)
+        return found
+
+    def _forget(self, entries: tuple[ToolEntry, ...]) -> None:
+        """Drop indexes beyond the bound, and what is known of tools that no index holds."""
+        while len(self._indexes) >= MOST_INDEXES:
+            self._indexes.pop(next(iter(self._indexes)))
+        held = {entry for kept in self._indexes for entry in kept} | set(entries)
+        self._weights = {entry: found for entry, found in self._weights.items() if entry in held}
+        self._vectors.keep(held)
+
+    def _blocked(self, call: Call, need: str, entry: ToolEntry) -> Params:
+        """Why a tool that was found is not loaded."""
+        missing = self.catalogue.missing(call, entry)
+        denied = [name for name, decision in missing.items() if decision == "denied"]
+        if denied:
+            return {"capability": need, "reason": f"{entry.name} does it, but {', '.join(denied)} is denied"}
+        names = list(missing)
+        self._audit().report(call, PENDING, tool=entry.name, result="BLOCKED", details={"permissions": names})
+        reason = f"{entry.name} does it, and needs approval of {', '.join(names)}"
+        return {"capability": need, "name": entry.name, "permissions_missing": names, "reason": reason}
+
+
+def _status(chosen: dict[ToolEntry, None], open_needs: Sequence[Params]) -> str:
+    """§16.6. `creating` is never said: nothing here makes tools."""
+    if chosen:
+        return "partial" if open_needs else "fulfilled"
+    return "pending_approval" if any("permissions_missing" in need for need in open_needs) else "unavailable"
+
+
+def _with_meta(answer: Params, more: Params) -> Params:
+    return {**answer, "_meta": more} if more else answer
+
+
+# -- The params of a search and of a request for tools, checked as they are read.
+
+
+MOST_RESULTS, DEFAULT_RESULTS = 20, 5
+MOST_NAMES, LONGEST_NAME = 64, 200
+REASONS = ("capability_gap", "performance", "preference")
+STATUSES = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolQuery:
+    """What `mgp/tools/discover` asks."""
+
+    query: str
+    strategy: Strategy
+    most: int
+    wanted: EntryFilter
+
+    @classmethod
+    def of(cls, params: Params, default: Strategy) -> ToolQuery:
+        """Raises InvalidParams."""
+        query, strategy = _bounded(read_text(params, "query"), "query"), params.get("strategy", default)
+        wanted = _filter(read_optional_object(params, "filter") or {})
+        if strategy not in STRATEGIES:
+            raise InvalidParams(f"Invalid params: strategy must be one of {', '.join(STRATEGIES)}")
+        if strategy == "category" and not wanted.categories:
+            raise InvalidParams("Invalid params: the category strategy needs filter.categories")
+        if strategy != "category" and not query.strip():
+            raise InvalidParams("Invalid params: query must say what the tool should do")
+        return cls(query, strategy, _count(params.get("max_results", DEFAULT_RESULTS)), wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """What `mgp/tools/request` asks."""
+
+    context: str
+    capabilities: tuple[str, ...]
+    types: tuple[str, ...]
+    wanted: EntryFilter
+
+    @classmethod
+    def of(cls, params: Params) -> ToolRequest:
+        """Raises InvalidParams."""
+        if params.get("reason") not in REASONS:
+            raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
+        context, needs = _bounded(read_text(params, "context"), "context"), read_object(params, "requirements")
+        trace = params.get("task_trace_id")
+        if trace is not None and not (isinstance(trace, str) and len(trace) <= LONGEST_NAME):
+            raise InvalidParams(f"Invalid params: task_trace_id must be a text of at most {LONGEST_NAME} characters")
+        capabilities = texts(needs, "capabilities", "requirements.")
+        if not capabilities and not context.strip():
+            raise InvalidParams("Invalid params: name what is needed, in requirements.capabilities or in context")
+        types = texts(needs, "input_types", "requirements.") + texts(needs, "output_types", "requirements.")
+        return cls(context, capabilities, types, EntryFilter(risk_level_max=_risk(needs, "preferred_risk_level")))
+
+
+def texts(params: Params, name: str, at: str = "", *, required: bool = False) -> tuple[str, ...]:
+    """A list of short texts, each once. Raises InvalidParams."""
+    given: Any = params.get(name, None if required else ())
+    if not (is_array(given) or given == ()) or len(given) > MOST_NAMES:
+        raise InvalidParams(f"Invalid params: {at}{name} must be a list of at most {MOST_NAMES} texts")
+    if not all(isinstance(each, str) and 0 < len(each) <= LONGEST_NAME for each in given):
+        raise InvalidParams(f"Invalid params: {at}{name} must hold texts of 1 to {LONGEST_NAME} characters")
+    return tuple(dict.fromkeys(given))
+
+
+def _filter(given: Params) -> EntryFilter:
+    status = given.get("status")
+    if status is not None and status not in STATUSES:
+        raise InvalidParams(f"Invalid params: filter.status must be one of {', '.join(STATUSES)}")
+    categories = texts(given, "categories", "filter.")
+    return EntryFilter(categories, _risk(given, "risk_level_max"), None if status == "all" else status)
+
+
+def _risk(given: Params, name: str) -> Risk | None:
+    risk = given.get(name)
+    if risk is not None and risk not in RISKS:
+        raise InvalidParams(f"Invalid params: {name} must be one of {', '.join(RISKS)}")
+    return risk
+
+
+def _count(given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= MOST_RESULTS:
+        raise InvalidParams(f"Invalid params: max_results must be 1 to {MOST_RESULTS}")
+    return given
+
+
+def _bounded(given: str, name: str) -> str:
+    if len(given) > LONGEST_QUERY:
+        raise InvalidParams(f"Invalid params: {name} may have at most {LONGEST_QUERY} characters")
+    return given
+
+
+# -- The tools that a conversation has loaded: kept by its session or, without sessions, in a handle that travels along.
+#
+# A handle lists digests of tool names. It grants nothing: it says which of the tools that its sender may see anyway are
+# listed. So it needs no seal, and no memory here.
+
+
+HANDLE_KEY = VENDOR + "tools"
+FORMAT = b"\x01"
+MOST_IN_HANDLE = 64
+LIST_CHANGED = "notifications/tools/list_changed"
+
+
+class LastList:
+    """The level of the list that a session saw last; empty if it saw none."""
+
+    level = ""
+
+
+def note_level(call: Call, level: str) -> None:
+    """Note which level a list has. Without a session nobody is told of changes, so nothing is noted."""
+    if not dialect_of(call).stateless:
+        call.session.local(LastList).level = level
+
+
+def remembers(call: Call) -> bool:
+    """Whether what is loaded is still known at the next call: without a session, only if a handle was sent."""
+    return not dialect_of(call).stateless or HANDLE_KEY in read_meta(call.params)
+
+
+def loaded_by(call: Call, catalogue: Catalogue, limit: int) -> LoadedTools:
+    """The tools that this call's conversation has loaded. Raises InvalidParams for a handle that is none."""
+    if not dialect_of(call).stateless:
+        return call.session.local(LoadedTools)
+    if (known := call.peek(LoadedTools)) is None:
+        known = call.local(LoadedTools)
+        for each in _digests(read_meta(call.params).get(HANDLE_KEY)):
+            if (entry := catalogue.by_digest(each)) is not None:
+                known.load(entry.name, entry.tokens, limit)
+    return known
+
+
+def report_loaded(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Params:
+    """Tell the caller what is loaded now, if that has changed: a notification, or the `_meta` of the result."""
+    if dialect_of(call).stateless:
+        if not loaded and HANDLE_KEY not in read_meta(call.params):
+            return {}
+        names = loaded.names[-MOST_IN_HANDLE:]
+        return {HANDLE_KEY: json_values.encode_base64url(FORMAT + b"".join(map(digest, names)))}
+    if call.session.ready and call.session.local(LastList).level == "L3" and before != frozenset(loaded.names):
+        call.session.notify(LIST_CHANGED, {}, audience=())
+    return {}
+
+
+def _digests(handle: object) -> list[bytes]:
+    if handle is None:
+        return []
+    most = len(FORMAT) + MOST_IN_HANDLE * DIGEST_BYTES
+    try:
+        if not isinstance(handle, str) or len(handle) > 2 * most:
+            raise ValueError
+        raw = json_values.decode_base64url(handle)
+        if not raw.startswith(FORMAT) or len(raw) > most or (len(raw) - len(FORMAT)) % DIGEST_BYTES:
+            raise ValueError
+    except ValueError:
+        raise InvalidParams(
+            f"Invalid params: _meta[{HANDLE_KEY!r}] must be what the last result had there, or be left out"
+        ) from None
+    return [raw[at : at + DIGEST_BYTES] for at in range(len(FORMAT), len(raw), DIGEST_BYTES)]
+
+
+# -- How much of the tools a list shows (MGP §16.3): everything, categories, what searches, or what is loaded as well.
+
+
+ListLevel: TypeAlias = Literal["L0", "L1", "L2", "L3"]
+
+LIST = "tools/list"
+ALWAYS = frozenset({DISCOVER, REQUEST, CALL})
+MOST_CATEGORIES = 200
+
+# A REST client has no conversation to load tools into, so its document lists every tool; and authors check them all.
+UNSEARCHED = frozenset({"rest", "defserve tooling"})
+
+
+class Levels:
+    """Which level a caller's list has."""
+
+    def __init__(self, options: Search, catalogue: Catalogue) -> None:
+        self._options, self._catalogue = options, catalogue
+        self._whole = UNSEARCHED.union(options.whole_list_for)
+
+    @property
+    def never_searched(self) -> bool:
+        """Whether every list holds every tool, so that nothing has to be loaded. Costs no look at the caller."""
+        level = self._options.level
+        return level == "L0" or (level == "auto" and self._catalogue.tokens <= self._options.budget.max_tokens)
+
+    def of(self, call: Call) -> ListLevel:
+        level, offer = self._options.level, call.terms.offer
+        if self.never_searched or (offer is not None and offer.info.get("name") in self._whole):
+            return "L0"
+        if level != "auto":
+            return level
+        visible = sum(entry.tokens for entry in self._catalogue.visible(call))
+        return "L0" if visible <= self._options.budget.max_tokens else "L3"
+
+
+class ShownTools:
+    """What one `tools/list` shows: names, or None for every tool but the meta-tools."""
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] | None = None
+
+
+class SearchedList(Extension):
+    """Leaves tools out of lists. It refuses nothing: a tool that is left out can be called."""
+
+    name = "tool_discovery"
+
+    def __init__(self, section: ToolDiscovery, levels: Levels) -> None:
+        self._section, self._levels = section, levels
+        self._said = False
+
+    def declared(self, item: Any) -> None:
+        if item.kind == "tool" and item.name in SPELLINGS and not item.protects_itself:
+            raise UsageError(
+                f"tool {item.name!r} has the name of a tool that searches", where=item.where, fix="give it another name"
+            )
+
+    def visible(self, call: Call, item: Any) -> bool:
+        if call.method != LIST or item.kind != "tool":
+            return True
+        names = call.local(ShownTools).names
+        if names is not None:
+            # A host looks for the tools of its views in the list. It hides them from the model itself.
+            return item.name in names or is_for_views(item)
+        return not item.protects_itself and item.name not in SPELLINGS
+
+    def view(self, call: Call) -> object:
+        """The names that are shown. Called before `visible`, for every list."""
+        if call.method != LIST:
+            return None
+        section, level = self._section, self._levels.of(call)
+        note_level(call, level)
+        if level == "L0":
+            return None
+        if level == "L3":
+            self._say_once()
+        section.warm_up()
+        shown = ALWAYS.union(section.options.pinned, section.always)
+        if level == "L3":
+            shown = shown.union(SPELLINGS.values(), section.loaded(call).names)
+        call.local(ShownTools).names = shown
+        return shown, self._categories(call) if level == "L1" else ()
+
+    def describe(self, item: Any, view: Any) -> Params:
+        """At level L1 the search lists the categories that there are."""
+        categories = view[1] if view is not None and item.kind == "tool" and item.name == DISCOVER else ()
+        if not categories:
+            return {}
+        described: Params = {"categories": {"items": {"enum": list(categories)}}}
+        return {"inputSchema": {"properties": {"filter": {"properties": described}}}}
+
+    def _say_once(self) -> None:
+        options, catalogue = self._section.options, self._section.catalogue
+        if options.level != "auto" or self._said:
+            return
+        self._said = True
+        import logging
+
+        logging.getLogger("defserve").info(
+            "a list of all tools would take %d tokens, more than %d: lists show what searches, and what was loaded",
+            catalogue.tokens,
+            options.budget.max_tokens,
+        )
+
+    def _categories(self, call: Call) -> tuple[str, ...]:
+        visible = self._section.catalogue.visible(call)
+        return tuple(sorted({name for entry in visible for name in entry.categories})[:MOST_CATEGORIES])

@@ -1,0 +1,203 @@
+"""The words of MGP on the wire: permissions, risks and effects (§3.2, §4), grants and instants (§3.6). No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, get_args
+
+from defserve.core.json_values import instant, is_array, is_object
+from defserve.core.messages import Params
+from defserve.errors import InvalidParams, UsageError, did_you_mean
+from defserve.protocols.mcp.errors import VENDOR
+from defserve.protocols.mgp.terms import EXTENSION_ID
+
+Risk = Literal["safe", "moderate", "dangerous"]
+
+# §3.2: the standard permissions and their risk.
+PERMISSIONS: Mapping[str, Risk] = {
+    "filesystem.read": "moderate",
+    "filesystem.write": "dangerous",
+    "network.outbound": "moderate",
+    "network.listen": "dangerous",
+    "shell.execute": "dangerous",
+    "code_execution": "dangerous",
+    "memory.read": "safe",
+    "memory.write": "moderate",
+    "system.info": "safe",
+    "camera": "dangerous",
+    "notification": "safe",
+}
+READING = frozenset({"filesystem.read", "network.outbound", "memory.read", "system.info"})
+
+# §2.3 shows bare family names, §3.2 has none: a peer that sends one means the whole family.
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    family: tuple(name for name in PERMISSIONS if name.startswith(family + "."))
+    for family in dict.fromkeys(name.partition(".")[0] for name in PERMISSIONS if "." in name)
+}
+EFFECTS = ("filesystem", "network", "process", "database", "notification")
+VALIDATORS = ("sandbox", "readonly", "network_restricted", "code_safety", "none")
+CUSTOM = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9][a-z0-9_-]*){2,}")
+"""A name of the author's own, in reverse-domain notation."""
+
+
+def is_permission(name: str) -> bool:
+    """Whether it is a standard permission, or one in reverse-domain notation."""
+    return name in PERMISSIONS or CUSTOM.fullmatch(name) is not None
+
+
+def checked_permission(name: object, place: str = "") -> str:
+    """The name, if it is a permission. Raises UsageError for anything else."""
+    if isinstance(name, str) and is_permission(name):
+        return name
+    others = f"use one of {', '.join(PERMISSIONS)}, or your own in reverse-domain notation: com.example.billing"
+    raise UsageError(
+        f"{name!r} is not a permission",
+        where=place,
+        fix=did_you_mean(str(name), PERMISSIONS, others),
+    )
+
+
+# -- MGP §3.6: permissions on the wire: reading a client's grants, and the answer to it. No I/O.
+
+
+PermissionDecision = Literal["approved", "denied", "deferred"]
+
+CLIENT_POLICIES = ("interactive", "auto_approve", "deny_all", "config_only")
+"""§3.3: how a client decides."""
+
+OPERATOR = "operator"
+GRANT_KEYS = (EXTENSION_ID + "/grants", VENDOR + "grants")
+MOST_NAMES = LONGEST_TEXT = 256
+
+
+class PermissionStatus(NamedTuple):
+    """One permission of one caller. If it is not approved, `why` gives the reason, as in "shell.execute: <why>"."""
+
+    decision: PermissionDecision
+    by: str | None = None
+    expires_at: datetime | None = None
+    why: str = ""
+
+
+UNDECIDED = PermissionStatus("deferred", why="nobody has granted it")
+GRANTED = PermissionStatus("approved", OPERATOR)
+DENIED = PermissionStatus("denied", why="the operator of this server denies it")
+NOT_THEIRS = PermissionStatus("denied", why="an anonymous client can give permissions up, not grant them")
+UNKNOWN = PermissionStatus("denied", why="there is no such permission")
+WHY: Mapping[PermissionDecision, str] = {
+    "approved": "",
+    "denied": "the client denied it",
+    "deferred": "the client has put off its decision",
+}
+
+
+def written(status: PermissionStatus) -> list[Any]:
+    """A status as JSON, for another process."""
+    until = status.expires_at
+    return [status.decision, status.by, until.isoformat() if until is not None else None, status.why]
+
+
+def remembered(value: Any) -> PermissionStatus:
+    """The status that was `written`."""
+    decision, by, until, why = value
+    return PermissionStatus(decision, by, datetime.fromisoformat(until) if until is not None else None, why)
+
+
+def meant_by(name: str) -> tuple[str, ...]:
+    """The permissions that a name from a peer stands for. Empty for an unknown name."""
+    return FAMILIES.get(name) or ((name,) if is_permission(name) else ())
+
+
+def check_size(names: Collection[str]) -> None:
+    """Raises InvalidParams for too many names, or too long ones."""
+    if len(names) > MOST_NAMES or any(len(name) > LONGEST_TEXT for name in names):
+        raise InvalidParams(f"Invalid params: at most {MOST_NAMES} permissions of {LONGEST_TEXT} characters each")
+
+
+def decision_in(name: str, value: Any, expires_at: datetime | None) -> tuple[PermissionDecision, datetime | None]:
+    """One decision in any of its forms: `"approved"`, `{"decision": "approved"}`, `{"granted": true}`."""
+    given: Any = value
+    if is_object(value) and ("decision" in value) != ("granted" in value):
+        granted = value.get("granted")
+        given = ("approved" if granted else "denied") if isinstance(granted, bool) else value.get("decision")
+        expires_at = parse_instant(value.get("expires_at"), f"grants[{name!r}].expires_at") or expires_at
+    if given not in get_args(PermissionDecision):
+        choices = ", ".join(get_args(PermissionDecision))
+        raise InvalidParams(f"Invalid params: grants[{name!r}] must be one of {choices}")
+    return given, expires_at
+
+
+def change_event(before: PermissionStatus, after: PermissionStatus) -> str | None:
+    """The audit event of a change, if it is one."""
+    if after.decision == "approved":
+        return "PERMISSION_GRANTED"
+    if before.decision == "approved":
+        return "PERMISSION_REVOKED"
+    return "PERMISSION_DENIED" if after.decision == "denied" else None
+
+
+def answer(statuses: Mapping[str, PermissionStatus], asked: Iterable[str]) -> Params:
+    """The result of §3.6, for the names a client asked for. `reasons`, an addition of ours, says why one is denied."""
+    told = {**statuses, **{name: UNKNOWN for name in asked if not meant_by(name)}}
+    approved = [status for status in told.values() if status.decision == "approved"]
+    result: Params = {
+        "grants": {name: status.decision for name, status in told.items()},
+        "approved_by": ", ".join(sorted({status.by for status in approved if status.by})) or None,
+        "expires_at": format_instant(min((s.expires_at for s in approved if s.expires_at), default=None)),
+    }
+    reasons = {name: status.why for name, status in told.items() if status.decision == "denied"}
+    return result | {"reasons": reasons} if reasons else result
+
+
+def check_request(params: Params) -> list[str]:
+    """The permissions that a request of §3.5 names. Raises InvalidParams for one that is not as the text has it."""
+    names, policy, message = (params.get(field) for field in ("permissions", "policy", "message"))
+    if params.get("request_id") is None:
+        raise InvalidParams("Invalid params: request_id is missing")
+    if not is_array(names) or not all(isinstance(name, str) for name in names):
+        raise InvalidParams("Invalid params: permissions must be a list of names")
+    if policy is not None and policy not in CLIENT_POLICIES:
+        raise InvalidParams(f"Invalid params: policy must be one of {', '.join(CLIENT_POLICIES)}")
+    if message is not None and not isinstance(message, str):
+        raise InvalidParams("Invalid params: message must be a string")
+    check_size(names)
+    return [*names]
+
+
+def request_id(params: Params) -> Params:
+    """The `request_id` of a request, to be repeated in its answer. Raises InvalidParams."""
+    if (found := params.get("request_id")) is None:
+        return {}
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        raise InvalidParams("Invalid params: request_id must be a string or an integer")
+    if isinstance(found, str) and len(found) > LONGEST_TEXT:
+        raise InvalidParams(f"Invalid params: request_id is longer than {LONGEST_TEXT} characters")
+    return {"request_id": found}
+
+
+# -- MGP §3.6, §5.4: instants on the wire, ISO 8601 with `Z` or an offset; kept in UTC.
+
+
+def utc_now() -> datetime:
+    """The wall clock, against which a peer's `expires_at` is measured."""
+    return datetime.now(UTC)
+
+
+def parse_instant(value: object, name: str) -> datetime | None:
+    """Read an instant, or null. Raises InvalidParams. A time without an offset is refused: its zone is unknown."""
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if found is not None and found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidParams(f"Invalid params: {name} must be ISO 8601 with an offset, like 2026-03-01T00:00:00Z")
+
+
+def format_instant(when: datetime | None) -> str | None:
+    """An instant as it is sent; None for none."""
+    return None if when is None else instant(when)

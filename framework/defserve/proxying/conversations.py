@@ -1,0 +1,474 @@
+"""All conversations with one backend: which one a front's call takes, and how one is opened.
+
+Two callers never share one unless the operator says so. This side is the backend's host: it decides what the backend's
+tools may use (MGP §3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import uuid4
+
+from defserve.base.concurrency import BackgroundTasks
+from defserve.client.eras import merged
+from defserve.client.mgp.permissions import ASK_METHODS, Grant, tell_grants
+from defserve.client.mgp.server_claims import SaidMgp, mgp_offer, said_mgp
+from defserve.client.replies import Json
+from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout
+from defserve.protocols.mgp.terms import SECTIONS
+from defserve.protocols.mgp.vocabulary import (
+    GRANT_KEYS,
+    PermissionStatus,
+    answer,
+    check_request,
+    is_permission,
+    meant_by,
+    request_id,
+)
+from defserve.proxying import boundary
+from defserve.proxying.boundary import too_busy
+from defserve.proxying.channel import Channel, ChannelOwner, Front
+from defserve.proxying.mounted import RestartPolicy, RestartRefusal, RestartsByKey
+from defserve.proxying.targets import Per
+
+if TYPE_CHECKING:
+    from defserve.core.call import Call
+    from defserve.core.session import Session
+    from defserve.proxying.mounted import BackendState, MountedServer
+
+
+WAIT_SECONDS: Final = 5.0
+"""How long a call waits for a backend that is being restarted."""
+CLEAN_EXIT: Final = "exited with code 0"
+
+log = logging.getLogger("defserve.proxying")
+
+
+class Conversations:
+    """`main` is the backend's own conversation, while it is connected. `pool` has those that belong to a front each.
+
+    `opened` is called with each new conversation of a front; a backend that sleeps is woken by `wake`.
+    """
+
+    def __init__(
+        self, server: MountedServer, state: BackendState, owner: ChannelOwner, policy: Callable[[], RestartPolicy]
+    ) -> None:
+        self._server, self._state, self._owner = server, state, owner
+        self._restarts = RestartsByKey(policy)
+        self.main: Channel | None = None
+        self.pool = self._new_pool()
+        self.ended: Callable[[Front], None] = lambda front: None
+        """Called with the front of each conversation that ends."""
+        self.opened: Callable[[Channel, Front], Awaitable[None]]
+        self.wake: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def per(self) -> Per:
+        """Who shares a conversation. A server that keeps no session and is no child has nothing to share."""
+        given: Per | None = self._server.target.per
+        if given is not None:
+            return given
+        is_stateless = self.main is not None and self.main.stateless
+        return "shared" if is_stateless and not self._server.target.isolates else "client"
+
+    def all(self) -> list[Channel]:
+        """Every open conversation."""
+        return [*self.pool.all(), *([self.main] if self.main is not None else [])]
+
+    def at_hand(self, front: Front) -> Channel | None:
+        """The conversation that a front's call takes, if nothing has to be waited for."""
+        now = self._state.now
+        if now != "draining" and (known := self.pool.known(front)) is not None:
+            return known
+        return self.main if now == "connected" and self.wake is None and self.per == "shared" else None
+
+    async def of(self, front: Front) -> Channel:
+        """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
+        state = self._state
+        if (channel := self.at_hand(front)) is not None:
+            return channel
+        if self.wake is not None:
+            await self.wake()
+        if not state.settled.is_set():
+            await state.ready(WAIT_SECONDS if state.now == "restarting" else 2 * WAIT_SECONDS)
+            if state.now == "restarting":  # it has just left
+                await state.ready(WAIT_SECONDS)
+        main = self.main
+        if state.now != "connected" or main is None:
+            raise boundary.not_connected(self._server.id, state.now)
+        per = self.per
+        if per == "shared":
+            return main
+        return await self.pool.get(front if per == "client" else front._replace(key=None))
+
+    def known(self, front: Front) -> Channel | None:
+        """The conversation that a front's call would take, if it is open."""
+        return self.main if self.per == "shared" else self.pool.known(front)
+
+    async def open(self, front: Front | None) -> Channel:
+        """Open one more. Raises PeerError."""
+        server = self._server
+        channel = Channel(self._owner, front, self._own_offer() if front is None else self._front_offer())
+        link = await server.target.link(server.take_stderr)
+        # The era that the first conversation found saves the others a probe.
+        await channel.open(link, server.target.version or (server.era if front is not None else None))
+        if server.decides is not None and channel.offers_mgp:
+            try:
+                await self._begin_grants(channel, server.decides)
+            except BaseException:
+                # Nobody else knows of it yet.
+                await channel.aclose()
+                raise
+        return channel
+
+    async def _begin_grants(self, channel: Channel, decides: Decide) -> None:
+        """A server that asks for permissions is told what was decided about them."""
+        names = permissions_of(said_mgp(channel.terms, SECTIONS))
+        if not names:
+            return
+        channel.grants = ChannelGrants(names, decides, None if channel.stateless else channel.request)
+        if channel.front is None:
+            await channel.grants.refresh()
+
+    def _front_offer(self) -> dict[str, dict[str, Any]]:
+        """What the conversations of fronts offer of MGP."""
+        return permission_offer(self._server.said) if self._server.decides is not None else {}
+
+    def _own_offer(self) -> dict[str, dict[str, Any]]:
+        """What the backend's own conversation offers of MGP."""
+        offer = mgp_offer(self._server.options.mgp) if self._server.options.mgp else {}
+        if not self._server.offers_mgp_in_sessions:
+            offer.pop("handshake", None)
+        return offer
+
+    def replace(self, main: Channel) -> tuple[Channel | None, Pool]:
+        """New calls take this one, and others of its kind. Gives what they took before."""
+        old, pool = self.main, self.pool
+        self.main, self.pool = main, self._new_pool()
+        return old, pool
+
+    def lost(self, channel: Channel, reason: PeerGone) -> None:
+        """The backend has left the conversation of a front."""
+        self.pool.drop(channel)
+        if CLEAN_EXIT not in reason.message:
+            self._failed(channel.front)
+
+    def left(self, session: Session) -> None:
+        """A front has left."""
+        self.pool.end_of(lambda front: front.session is session)
+        self._restarts.forget(lambda key: isinstance(key, tuple) and session in key)
+
+    def credential_ended(self, credential: str) -> None:
+        """What was opened for who showed this key or token ends: nobody may use it, and it may hold what they said."""
+        self.pool.end_of(lambda front: front.credential == credential)
+
+    def forget_restarts(self) -> None:
+        """An operator asked for a start."""
+        self._restarts.forget()
+
+    def _new_pool(self) -> Pool:
+        options = self._server.options
+        pool = Pool(self._server.id, self._open_for, most=options.children, idle=options.idle)
+        pool.ended = lambda front: self.ended(front)
+        return pool
+
+    async def _open_for(self, front: Front) -> Channel:
+        await self._may_open(front)
+        try:
+            channel = await self.open(front)
+        except PeerError as error:
+            self._failed(front)
+            log.warning("server %r did not open for a client: %s", self._server.id, self._server.hidden(error.message))
+            raise boundary.not_connected(self._server.id, "error") from None
+        try:
+            await self.opened(channel, front)
+        except BaseException:
+            # Who asked for it may have left meanwhile, and nobody else knows of it.
+            await channel.aclose()
+            raise
+        return channel
+
+    async def _may_open(self, front: Front) -> None:
+        """Wait for the time when a front whose process failed may have the next one. Raises if there is none."""
+        wait = self._restarts.wait(front.key)
+        if isinstance(wait, RestartRefusal):
+            raise boundary.not_connected(self._server.id, "error", f"{wait.reason}: {wait.text}")
+        if wait:
+            await asyncio.sleep(wait)
+
+    def _failed(self, front: Front | None) -> None:
+        if front is not None and front.key is not None and self._server.target.isolates:
+            self._restarts.failed(front.key)
+
+
+# -- Which conversation serves which caller. Two callers never share one unless the operator says so.
+
+
+MOST_CHANNELS = 64
+IDLE_SECONDS = 300.0
+SHARE_OF_ONE = 3
+"""Quarters of the conversations that one caller may have, so that it cannot keep out the others."""
+
+
+class Pool:
+    """The conversations that belong to one front each. They end when they are idle, and when their front leaves."""
+
+    def __init__(
+        self,
+        id: str,
+        open: Callable[[Front], Awaitable[Channel]],
+        *,
+        most: int = MOST_CHANNELS,
+        idle: float = IDLE_SECONDS,
+    ) -> None:
+        self.ended: Callable[[Front], None] = lambda front: None
+        """Called with the front of each conversation that ends."""
+        self._id, self._open, self.most, self.idle = id, open, most, idle
+        self._opening: dict[Hashable, asyncio.Task[Channel]] = {}
+        self._opening_fronts: dict[Hashable, Front] = {}
+        self._unwanted: set[Hashable] = set()
+        self._opening_for: Counter[str] = Counter()
+        self._channels: dict[Hashable, Channel] = {}
+        self._single: set[Channel] = set()
+        self._tasks = BackgroundTasks()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._channels) + len(self._single) + self._opening_for.total()
+
+    def all(self) -> list[Channel]:
+        return [*self._channels.values(), *self._single]
+
+    def known(self, front: Front) -> Channel | None:
+        """The open conversation of a front."""
+        channel = self._channels.get(front.place) if front.key is not None else None
+        return channel if channel is not None and channel.gone is None else None
+
+    async def get(self, front: Front) -> Channel:
+        """The conversation of a front, opened if there is none. A front without a key gets one for a single call."""
+        if (channel := self.known(front)) is not None:
+            return channel
+        if front.key is None:
+            self._make_room(front)
+            self._opening_for[front.principal] += 1
+            channel = await self._counted(front)
+            channel.on_idle = lambda: self._over(channel)
+            self._single.add(channel)
+            return channel
+        key = front.place
+        task = self._opening.get(key)
+        if task is None:
+            self._make_room(front)
+            self._opening_for[front.principal] += 1
+            self._opening_fronts[key] = front
+            task = self._opening[key] = asyncio.create_task(self._opened(key, front))
+            # If everybody who waited was cancelled, nobody looks at the outcome.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # Shielded: others may wait for the same one.
+        return await asyncio.shield(task)
+
+    async def _opened(self, key: Hashable, front: Front) -> Channel:
+        try:
+            channel = await self._counted(front)
+        finally:
+            is_unwanted = key in self._unwanted
+            self._unwanted.discard(key)
+            self._opening.pop(key, None)
+            self._opening_fronts.pop(key, None)
+        if is_unwanted or (front.session is not None and front.session.closed):
+            self._end(channel)
+        else:
+            self._channels[key] = channel
+            self._sweep_later()
+        return channel
+
+    async def _counted(self, front: Front) -> Channel:
+        """Open one that counts already. Processes take a while to end, and there must not be too many of those."""
+        try:
+            while len(self._tasks) >= self.most:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            return await self._open(front)
+        finally:
+            self._opening_for[front.principal] -= 1
+            if not self._opening_for[front.principal]:
+                del self._opening_for[front.principal]
+
+    def _over(self, channel: Channel) -> None:
+        """No call is under way. A conversation that was opened for one call alone ends."""
+        if channel in self._single:
+            self._single.discard(channel)
+            self._end(channel)
+
+    def drop(self, channel: Channel) -> None:
+        """Forget a conversation that has ended by itself."""
+        self._single.discard(channel)
+        for key, kept in list(self._channels.items()):
+            if kept is channel:
+                del self._channels[key]
+        self._end(channel)
+
+    def end(self, front: Front) -> None:
+        """A front wants nothing more."""
+        if (channel := self._channels.pop(front.place, None)) is not None:
+            self._end(channel)
+
+    def end_of(self, which: Callable[[Front], bool]) -> None:
+        """Fronts have left, or may no longer be served: what was opened for them ends."""
+        for key, channel in list(self._channels.items()):
+            if channel.front is not None and which(channel.front):
+                del self._channels[key]
+                self._end(channel)
+        for channel in [one for one in self._single if one.front is not None and which(one.front)]:
+            self._over(channel)
+        # What is being opened ends when it is open: others may wait for it.
+        self._unwanted.update(key for key, front in self._opening_fronts.items() if which(front))
+
+    async def aclose(self) -> None:
+        """End all conversations."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        opening, channels = list(self._opening.values()), self.all()
+        self._channels.clear()
+        self._single.clear()
+        for task in opening:
+            task.cancel()
+        for channel in channels:
+            self._end(channel)
+        await asyncio.gather(*opening, *self._tasks, return_exceptions=True)
+
+    def _make_room(self, front: Front) -> None:
+        """End an idle conversation if there are too many: one of the same caller, or of the one with the most."""
+        each, share = self._by_principal(), -(-self.most * SHARE_OF_ONE // 4)
+        is_greedy = each[front.principal] >= share
+        if len(self) < self.most and not is_greedy:
+            return
+        idle = [
+            (-each[whose], since, key)
+            for key, channel in self._channels.items()
+            if (since := channel.idle_since) is not None and (not is_greedy or _principal(channel) == front.principal)
+            for whose in [_principal(channel)]
+        ]
+        if not idle:
+            most = (
+                f"{share} of its {self.most} conversations are in use by you" if is_greedy and share < self.most else ""
+            )
+            raise too_busy(self._id, most or f"all of its {self.most} conversations are in use")
+        self._end(self._channels.pop(min(idle, key=lambda one: one[:2])[2]))
+
+    def _by_principal(self) -> Counter[str]:
+        """How many conversations each caller has."""
+        return self._opening_for + Counter(_principal(channel) for channel in self.all())
+
+    def _end(self, channel: Channel) -> None:
+        if channel.front is not None:
+            self.ended(channel.front)
+        self._tasks.start(channel.aclose())
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None and self._channels:
+            self._sweeper = asyncio.get_running_loop().call_later(self.idle / 2, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        oldest = asyncio.get_running_loop().time() - self.idle
+        for key, channel in list(self._channels.items()):
+            if (since := channel.idle_since) is not None and since <= oldest and not channel.updates.uris:
+                del self._channels[key]
+                self._end(channel)
+        self._sweep_later()
+
+
+def _principal(channel: Channel) -> str:
+    return channel.front.principal if channel.front is not None else ""
+
+
+# -- MGP §3 with a server behind this one. This side is its host: it decides what the server's tools may use.
+#
+# In a session, the server is told before a call for which something has changed, and when somebody decides. Without
+# sessions, each call carries what its caller may use.
+
+
+Decide: TypeAlias = "Callable[[Call | None, Iterable[str]], Mapping[str, PermissionStatus]]"
+"""What may be used in a call of the permissions that are named. Without a call: by whoever is known."""
+
+EXTENSIONS: Final = ("permissions", "security")
+"""Those that have permissions. The first promises nothing else."""
+TELL_SECONDS: Final = 5.0
+DECIDED_BY: Final = "kernel"
+
+
+def permission_offer(said: SaidMgp | None) -> dict[str, dict[str, Any]]:
+    """What the conversation of a front offers a server that has said this of itself."""
+    if said is None or not permissions_of(said):
+        return {}
+    return mgp_offer((next(name for name in EXTENSIONS if name in said.extensions),))
+
+
+def permissions_of(said: SaidMgp) -> tuple[str, ...]:
+    """The permissions that a server wants to be told of."""
+    wants = said.version is not None and "permissions" in said.sections
+    return tuple(name for name in said.permissions if is_permission(name)) if wants else ()
+
+
+class ChannelGrants:
+    """What one conversation was told. `request` sends a request of ours in it; it is None without a session."""
+
+    def __init__(self, names: Sequence[str], decide: Decide, request: Callable[[str, Json, float], Any] | None) -> None:
+        self._names, self._decide, self._request = names, decide, request
+        self._told: dict[str, Grant] = {}
+        self._last: Call | None = None
+        self._telling = asyncio.Lock()
+        self._offers: tuple[Json, Json] | None = None
+
+    async def settle(self, call: Call | None) -> None:
+        """Tell what has changed since it was told last. `call` is the one that comes next."""
+        self._last = call
+        if self._request is None:
+            return
+        async with self._telling:
+            decided = self._grants(call)
+            if changed := {name: grant for name, grant in decided.items() if self._told.get(name) != grant}:
+                # A server that does not answer is not asked twice: what it may not do is refused here in any case.
+                with suppress(PeerTimeout):
+                    await tell_grants(self._send, str(uuid4()), changed, DECIDED_BY)
+                self._told.update(changed)
+
+    async def refresh(self) -> None:
+        """Somebody has decided. A server that cannot be told now is told before the next call."""
+        with suppress(PeerError):
+            await self.settle(self._last)
+
+    def meta(self, call: Call) -> Json:
+        """What a call without a session carries in `_meta`."""
+        return {GRANT_KEYS[0]: {name: grant.wire() for name, grant in self._grants(call).items()}}
+
+    def offering(self, offers: Json) -> Json:
+        """What a front offers, and what belongs to the grants of a call."""
+        if self._offers is None or self._offers[0] is not offers:
+            self._offers = offers, merged(offers, mgp_offer(EXTENSIONS[:1])["stateless"])
+        return self._offers[1]
+
+    def reply(self, method: str, params: Json, call: Call | None) -> Json:
+        """The answer to a server that asks for permissions itself (§3.5). Raises MethodNotFound for other methods."""
+        if method not in ASK_METHODS:
+            raise MethodNotFound(f"Method not found: {method} (this client did not offer it)")
+        repeated, names = request_id(params), check_request(params)
+        if not names:
+            raise InvalidParams("Invalid params: permissions must not be empty")
+        meant = [permission for name in names for permission in meant_by(name)]
+        return repeated | answer(self._decide(call or self._last, meant), names)
+
+    def _grants(self, call: Call | None) -> dict[str, Grant]:
+        return {
+            name: Grant(status.decision, status.expires_at) for name, status in self._decide(call, self._names).items()
+        }
+
+    async def _send(self, method: str, params: Mapping[str, Any]) -> Any:
+        assert self._request is not None
+        return await self._request(method, dict(params), TELL_SECONDS)

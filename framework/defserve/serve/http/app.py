@@ -1,0 +1,621 @@
+"""The ASGI application: the gate, the routes, authentication, the body. It does not look into messages.
+
+With HTTP+SSE (2024-11-05) for old clients, which is off by default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from defserve.auth.auth_options import Auth
+from defserve.auth.authority import LONGEST_ADDRESS, is_local, same_user_or_stranger, stranger_at
+from defserve.auth.bearer_tokens import ShownProof
+from defserve.auth.live_credentials import BearerCredential, LiveBearers
+from defserve.auth.oauth import HOW_TO_SEND, RESOURCE, Denied
+from defserve.auth.principals import READS_METRICS, SCOPES, Principal
+from defserve.auth.proxy.site_messages import AuthSite
+from defserve.auth.rates import FailedTokens
+from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, Malformed, decode, encode
+from defserve.errors import LimitExceeded
+from defserve.serve.http import exchange as sse_format
+from defserve.serve.http.exchange import Exchange, OutboundMessage
+from defserve.serve.http.other_endpoints import (
+    PageMount,
+    PageRules,
+    RestMount,
+    RestRules,
+    WebSockets,
+    answer_site,
+    offers_another,
+    refusing,
+)
+from defserve.serve.http.request_heads import (
+    SECOND_SPELLING,
+    Gate,
+    Headers,
+    accepts,
+    has_second_spelling,
+    is_json,
+    prefers_events,
+    read_target,
+    routing,
+)
+from defserve.serve.http.sessions import CREDENTIALS
+from defserve.serve.http.streamable import SILENCE, HttpRules, Streamable, refuse
+from defserve.serve.sockets import PEER_USER, Receive, Scope, Send, SessionProvider, TransportSession, network_of
+
+if TYPE_CHECKING:
+    from defserve.stores.shared.worker_link import SharedLink
+
+
+# Reports the state of the server: an HTTP status and a text.
+Probe = Callable[[], Awaitable[tuple[int, bytes]]]
+
+# HTTP method → the function that answers it; it returns the rest to await, or None.
+Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
+
+# What was found for a known head: the methods at its path, its headers, its version, its routing, and whether it
+# prefers events.
+Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, bool]
+
+CLOSE = ((b"connection", b"close"),)
+REGISTRATION = "POST", "register"
+NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {HOW_TO_SEND}"
+NOT_FOUND = "Not found: nothing is served at this path. Most addresses end with /mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """How an endpoint is reached. `path` is empty for an app that is mounted in another.
+
+    Beside the endpoint, everybody who passes the gate may read the `probes` (as `/healthz`). Authenticated callers may
+    also use the `reports` (as `/metrics`) and, with `rest`, `/tools/{name}` and `/openapi.json`. The `page` is for
+    browsers; None: they are told that there is none. With `shared`, sessions belong to all processes that have it.
+    """
+
+    path: str = ""
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    trusted_proxy: bool = False
+    bind: str = "127.0.0.1"
+    port: int | None = None
+    trust_same_user: bool = False
+    legacy_sse: bool = False
+    auth: Auth | None = None
+    probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
+    reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
+    rest: RestRules | None = None
+    page: PageRules | None = None
+    shared: SharedLink | None = None
+
+
+class HttpApp:
+    """The ASGI application of a server."""
+
+    def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
+        self.provider, self.options, self.auth = provider, options, options.auth
+        self.live = LiveBearers(self.auth) if self.auth is not None else None
+        self._site = self.auth.site if self.auth is not None else None
+        self._failures = FailedTokens(trusted_proxy=options.trusted_proxy, counted_as=network_of)
+        self._refusal = rules.refusal
+        self.gate = Gate(
+            options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
+        )
+        self.streamable = (
+            Streamable(provider, rules) if options.shared is None else _shared(provider, rules, options.shared)
+        )
+        if self.auth is not None:
+            self.streamable.challenge = self._ask_for_scopes
+        self.sockets = WebSockets(provider)
+        self.endpoint = options.path.rstrip("/")
+        base = self.endpoint.rpartition("/")[0]
+        self.legacy = LegacySse(provider, base)
+        self.rest = RestMount(provider, options.rest, base) if options.rest is not None else None
+        if self.rest is not None and self.auth is not None:
+            self.rest.challenge = self._ask_for_scopes
+        self.page = PageMount(provider, options.page, options.path, trusted_proxy=options.trusted_proxy)
+        self._probes = {base + path: probe for path, probe in options.probes.items()}
+        self._routes: dict[str, Methods] = {
+            self.endpoint: {
+                "POST": self._post,
+                "GET": self._get,
+                "DELETE": lambda exchange, scope: self.streamable.delete(exchange),
+            }
+        }
+        for path, report in options.reports.items():
+            self._routes[base + path] = {"GET": partial(self._report_to_holder, report)}
+        if options.legacy_sse:
+            self._routes[base + STREAM] = {
+                "GET": lambda exchange, scope: self.legacy.get(exchange, self._root(scope)),
+            }
+            self._routes[base + MESSAGES] = {"POST": self._post_legacy}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # HTTP is handled here, not in a method of its own: each further coroutine costs a waiting call 0.3 µs.
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._lifespan(receive, send)
+            elif scope["type"] == "websocket":
+                await self._websocket(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send, self._nobody(scope), self._refusal, self.live)
+        noted: Noted | None = exchange.head.note if exchange.head is not None else None
+        if noted is not None:
+            methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
+        else:
+            methods = await self._let_in(exchange, scope)
+        if methods is None:
+            return
+        if self.auth is not None and not await self._authenticate(exchange, scope):
+            return
+        handle = methods.get(scope["method"])
+        if handle is None:
+            await self._other_method(exchange, scope, methods)
+            return
+        if noted is None and not self.provider.ready:
+            await self.provider.start(self.close)
+        left = handle(exchange, scope)
+        if left is not None:
+            await left
+
+    async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
+        """The methods at the path of a request. None: it is answered already."""
+        if self._site is not None and (at := self._at_site(self._site, scope)) is not None:
+            await answer_site(self._site, at, exchange, scope, self.gate, self.provider.limits.body)
+            return None
+        if not await self._passes(exchange, scope):
+            return None
+        path = self._path(scope)
+        methods = self._routes.get(path)
+        if methods is None and self.rest is not None:
+            methods = self.rest.route(path, self._root(scope))
+        if methods is None:
+            await self._elsewhere(exchange, scope)
+        return methods
+
+    def _at_site(self, site: AuthSite, scope: Scope) -> str | None:
+        """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
+        if has_second_spelling(scope):
+            return None
+        return next((path for path in (scope["path"], self._path(scope)) if site.serves(path)), None)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # "websocket.connect"
+        refuse = refusing(scope, send)
+        exchange = Exchange(scope, receive, refuse, self._nobody(scope), self._refusal)
+        if not await self._passes(exchange, scope):
+            return
+        if self._path(scope) != self.endpoint:
+            await exchange.refuse(404, NOT_FOUND)
+            return
+        if self.auth is not None and not await self._authenticate(exchange, scope):
+            return
+        if offers_another(scope):
+            await exchange.refuse(400, "Bad request: the subprotocol here is mcp")
+            return
+        await self.provider.start(self.close)
+        try:
+            await self.sockets.serve(exchange.principal, scope, receive, send, self.live)
+        except LimitExceeded as error:
+            await exchange.respond(503, error.message.encode(), [(b"retry-after", b"1")], plain=True)
+
+    async def _passes(self, exchange: Exchange, scope: Scope) -> bool:
+        exchange.read_head()
+        host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
+        target = scope.get("raw_path") or b""
+        is_path = target.startswith(b"/") and not target.startswith(b"//")
+        refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
+        if refusal is None and has_second_spelling(scope):
+            refusal = SECOND_SPELLING
+        if refusal is None:
+            return True
+        await exchange.refuse(refusal.status, refusal.text)
+        return False
+
+    def _nobody(self, scope: Scope) -> Principal:
+        """The principal of a request without credentials."""
+        client = scope.get("client")
+        if client is None and self.options.trust_same_user:
+            return same_user_or_stranger(scope["state"].get(PEER_USER))
+        return stranger_at(client[0] if client and len(client[0]) <= LONGEST_ADDRESS else "")
+
+    async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
+        assert self.auth is not None
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if self.auth.dpop is None:
+            found = await self.auth.authenticate(given)
+        else:
+            found = await self.auth.authenticate_bound(given, self._proof(scope))
+        if found is None:
+            return True
+        if isinstance(found, Principal):
+            exchange.principal = found
+            return True
+        if not given and self._is_page(exchange, scope) and self.page.is_shown(exchange):
+            await self._show(exchange, scope)
+            return False
+        # A token that is good, but not good enough, is no guess. Nor is one that could not be checked.
+        if given and found.status not in (403, 503) and (wait := self._failed(scope)):
+            text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
+            await exchange.refuse(429, text, [(b"retry-after", b"%d" % (wait + 1))])
+        else:
+            await self._challenge(exchange, found, scope)
+        return False
+
+    def _failed(self, scope: Scope) -> float:
+        client, headers = scope.get("client"), scope["headers"]
+        forwarded_for = (value for name, value in headers if name == b"x-forwarded-for")
+        return self._failures.count(client[0] if client else "", forwarded_for)
+
+    async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
+        assert self.auth is not None
+        denied = self.auth.denied("insufficient_scope", needs=scopes, holder=exchange.principal)
+        await self._challenge(exchange, denied, exchange.scope)
+
+    async def _challenge(self, exchange: Exchange, denied: Denied, scope: Scope) -> None:
+        """Tell a client which credentials it needs."""
+        resource = self.auth.resource if self.auth is not None else None
+        if resource is not None and (root := self._root(scope)):
+            # The paths of the standard belong to the app in which this one is mounted.
+            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{RESOURCE}")
+        said = [("www-authenticate", denied.challenge), *denied.more]
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in said if value]
+        await exchange.refuse(denied.status, denied.text, headers)
+
+    def _proof(self, scope: Scope) -> ShownProof:
+        """What a DPoP proof of this request must say. The public address is the author's, not what headers say."""
+        assert self.auth is not None and self.auth.resource is not None
+        public, path = self.auth.resource.url, scope["path"]
+        if self._path(scope) != self.endpoint:
+            public = f"{self.auth.resource.origin}{path}"
+        proofs = [value for name, value in scope["headers"] if name == b"dpop"]
+        # A WebSocket is opened by GET.
+        return ShownProof(scope.get("method", "GET"), public, proofs)
+
+    async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
+        """Probes, and the metadata that tells clients where to get tokens."""
+        probe = self._probes.get(self._path(scope))
+        if probe is not None and scope["method"] == "GET":
+            await self._report(probe, exchange, scope)
+            return
+        if probe is not None:
+            await _refuse_method(exchange, ("GET",))
+            return
+        if self._path(scope) in self.page.paths and self.page.is_asked(exchange, scope):
+            await self._show(exchange, scope, status=404)
+            return
+        resource = self.auth.resource if self.auth is not None else None
+        verb, path = scope["method"], scope["path"]
+        if resource is not None and verb == "GET" and (path in resource.paths or self._path(scope) in resource.paths):
+            await exchange.respond(200, encode(resource.document()), [(b"access-control-allow-origin", b"*")])
+        elif self.auth is not None and resource is None and (verb, path.rpartition("/")[2]) == REGISTRATION:
+            # Where no authorization server is named, clients of 2025-03-26 and later take this one for it, and show
+            # their user what it says to the attempt to register.
+            words = {"error": "invalid_request", "error_description": NO_REGISTRATION}
+            await exchange.respond(404, encode(words))
+        else:
+            await exchange.refuse(404, NOT_FOUND)
+
+    def _get(self, exchange: Exchange, scope: Scope) -> Awaitable[None]:
+        if self.page.is_asked(exchange, scope):
+            return self._show(exchange, scope)
+        return self.streamable.get(exchange)
+
+    async def _other_method(self, exchange: Exchange, scope: Scope, methods: Methods) -> None:
+        """HEAD says what GET would say to a browser. Other methods are refused."""
+        if self._is_page(exchange, scope):
+            await self._show(exchange, scope)
+        else:
+            await _refuse_method(exchange, methods)
+
+    def _is_page(self, exchange: Exchange, scope: Scope) -> bool:
+        """Whether a browser asks for the endpoint itself."""
+        return self.page.is_asked(exchange, scope) and self._path(scope) == self.endpoint
+
+    async def _show(self, exchange: Exchange, scope: Scope, status: int = 406) -> None:
+        """The page, or the sentence that there is none, with this status."""
+        if not self.page.is_shown(exchange):
+            await self.page.refuse(exchange, status)
+            return
+        is_admitted = self._admits_all()
+        start = partial(self.provider.start, self.close)
+        await self.page.show(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted)
+
+    def _admits_all(self) -> bool:
+        return self.auth is None or self.auth.admits_strangers
+
+    def _endpoint_path(self, scope: Scope) -> str:
+        """The whole path of the endpoint, as clients must write it."""
+        if self.options.path:
+            return self.options.path
+        root, path = self._root(scope), scope["path"] if self._path(scope) == self.endpoint else "/"
+        return path if root and path.startswith(root) else root + path
+
+    async def _report(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
+        status, word = await probe()
+        await exchange.respond(status, word, [(b"cache-control", b"no-store")], plain=True)
+
+    async def _report_to_holder(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
+        """A report that names every tool, for who has the right to it. A server without `auth` hides none."""
+        who = exchange.principal
+        if not self._admits_all() and not is_local(who) and who.scopes.isdisjoint(READS_METRICS):
+            await self._ask_for_scopes(exchange, (SCOPES["MetricsRead"],))
+            return
+        await self._report(probe, exchange, scope)
+
+    def _root(self, scope: Scope) -> str:
+        # A mounted app sees the whole path and, in root_path, the part that led to it.
+        return "" if self.options.path else scope.get("root_path", "").rstrip("/")
+
+    def _path(self, scope: Scope) -> str:
+        if scope["path"] == self.options.path:
+            return self.endpoint
+        if not self.options.path and scope.get("endpoint") is self and "app_root_path" not in scope:
+            return self.endpoint  # Starlette's Route has compared the whole path; its Mount has not
+        path: str = scope["path"].removeprefix(self._root(scope))
+        # Clients write the endpoint with a slash at its end. Nothing else has a second spelling: a proxy in front that
+        # denies a path denies what is there.
+        return path[:-1] if path in ("/", f"{self.endpoint}/") else path
+
+    def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
+        if exchange.prefers_events is not None:
+            body = exchange.body_at_hand(self.provider.limits.message)
+            if body is not None:
+                return self.streamable.post(exchange, body)
+        return self._post_in_steps(exchange)
+
+    async def _post_in_steps(self, exchange: Exchange) -> None:
+        if exchange.prefers_events is None and not await self._takes(exchange):
+            return
+        body = await self._body(exchange)
+        left = self.streamable.post(exchange, body) if body is not None else None
+        if left is not None:
+            await left
+
+    async def _takes(self, exchange: Exchange) -> bool:
+        """Whether the message is JSON, and the client takes both forms of an answer."""
+        if not await self._is_json(exchange):
+            return False
+        accept = exchange.headers.get("accept")
+        if accepts(accept, "application/json") and accepts(accept, "text/event-stream"):
+            exchange.prefers_events = prefers_events(accept)
+            exchange.routing = routing(exchange.headers)
+            if exchange.head is not None:
+                # A request with the same head skips these checks, and goes to the same place.
+                methods, events = self._routes[self.endpoint], exchange.prefers_events
+                noted: Noted = methods, exchange.headers, exchange.version, exchange.routing, events
+                exchange.head.note = noted
+            return True
+        await refuse(
+            exchange, 406, INVALID_REQUEST, "Not acceptable: accept both application/json and text/event-stream"
+        )
+        return False
+
+    async def _post_legacy(self, exchange: Exchange, scope: Scope) -> None:
+        if not await self._is_json(exchange):
+            return
+        feed = await self.legacy.find(exchange, scope)
+        if feed is not None and (body := await self._body(exchange)) is not None:
+            await self.legacy.post(exchange, feed, body)
+
+    async def _is_json(self, exchange: Exchange) -> bool:
+        if is_json(exchange.headers.get("content-type")):
+            return True
+        await refuse(exchange, 415, INVALID_REQUEST, "Unsupported media type: send application/json")
+        return False
+
+    async def _body(self, exchange: Exchange) -> bytes | None:
+        """The request's body. None: it was refused, or its client left."""
+        limits = self.provider.limits
+        try:
+            body = await exchange.body(limits.message, limits.body)
+        except TimeoutError:
+            text = "Request timeout: the body did not arrive in time"
+            await refuse(exchange, 408, INVALID_REQUEST, text, headers=CLOSE)
+            return None
+        if body is None and not exchange.gone:
+            text = f"Content too large: at most {limits.message} bytes"
+            await refuse(exchange, 413, INVALID_REQUEST, text, headers=CLOSE)
+        return body
+
+    def drain(self) -> None:
+        """Take no new calls, and end streams that would never end by themselves. From any thread or signal handler."""
+        self.provider.drain()
+        self.streamable.drain()
+        self.sockets.drain()
+        self.legacy.drain()
+
+    def close(self) -> None:
+        """End every session."""
+        self.streamable.close()
+        if self.live is not None:
+            self.live.close()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            kind = (await receive())["type"]
+            if kind == "lifespan.startup":
+                try:
+                    await self.provider.start(self.close)
+                except Exception as error:
+                    await send({"type": "lifespan.startup.failed", "message": repr(error)})
+                    raise
+                await send({"type": "lifespan.startup.complete"})
+            elif kind == "lifespan.shutdown":
+                await self.provider.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def _shared(provider: SessionProvider, rules: HttpRules, link: SharedLink) -> Streamable:
+    from defserve.serve.http.shared.streamable import SharedStreamable
+
+    return SharedStreamable(provider, rules, link)
+
+
+async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:
+    names = ", ".join(allowed)
+    await exchange.refuse(405, f"Method not allowed: this path takes {names}", [(b"allow", names.encode())])
+
+
+# -- HTTP+SSE (MCP 2024-11-05): answers on one stream of events, messages as POSTs. For old clients, off by default.
+
+
+STREAM, MESSAGES = "/sse", "/messages"
+FULL = ((b"retry-after", b"1"),)
+
+
+class Feed:
+    """A session that lasts as long as its stream. Bound to the principal that opened it."""
+
+    conversation: TransportSession
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange, self.draining = exchange, False
+        self.heard = self._opened = time.monotonic()
+        self._credentials: dict[str, BearerCredential] = {}
+        self.note(exchange)
+
+    def push(self, message: OutboundMessage) -> None:
+        """A message for the peer. This stream does not end with an answer."""
+        if self.exchange.finished:  # it was dropped: nobody may read any more
+            if message.taken is not None:
+                message.taken()
+            return
+        self.exchange.keep(message)
+        self._finish_if_drained()
+        self.exchange.rouse()
+
+    def drain(self) -> None:
+        self.draining = True
+        self._finish_if_drained()
+        self.exchange.rouse()
+
+    def _finish_if_drained(self) -> None:
+        if self.draining and not self.conversation.in_flight:
+            self.exchange.finished = True
+
+    def idle(self) -> tuple[bool, float] | None:
+        """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
+        return None if self.conversation.in_flight else (self.heard == self._opened, time.monotonic() - self.heard)
+
+    def evict(self) -> None:
+        """Its session ends at once, because another one takes its place."""
+        self.conversation.close()
+        self.exchange.drop()
+
+    def left(self) -> None:
+        """Nothing to do: the end of the stream ends the session."""
+
+    # -- credentials -------------------------------------------------------------------------------------
+
+    def note(self, exchange: Exchange) -> None:
+        """A message with this credential belongs to the session."""
+        for shown in exchange.shown() if exchange.principal.credential not in self._credentials else ():
+            self._credentials[shown.key] = shown
+        if len(self._credentials) > CREDENTIALS:
+            self.credential_ended(next(iter(self._credentials)))
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return tuple(self._credentials.values())
+
+    def credential_ended(self, key: Any) -> None:
+        """End the calls of a credential, and the session if it was opened with it."""
+        self._credentials.pop(key, None)
+        self.conversation.end_credential(key)
+        if key == self.exchange.principal.credential:
+            self.exchange.drop()
+
+
+class LegacySse:
+    """The two endpoints, `base`/sse and `base`/messages."""
+
+    def __init__(self, provider: SessionProvider, base: str) -> None:
+        self.provider, self.base = provider, base
+        self.feeds: dict[str, Feed] = {}
+
+    async def get(self, exchange: Exchange, root: str) -> None:
+        """Open a session and be its stream. `root` is the path under which the app is mounted."""
+        if not accepts(exchange.headers.get("accept"), "text/event-stream"):
+            await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
+            return
+        feed = Feed(exchange)
+        try:
+            feed.conversation = self.provider.open(feed.push, principal=exchange.principal, counted=True)
+        except LimitExceeded as error:
+            await refuse(exchange, 503, INTERNAL_ERROR, error.message, headers=FULL)
+            return
+        feed.conversation.holder = feed
+        id = secrets.token_urlsafe(24)
+        self.feeds[id] = feed
+        if exchange.live is not None:
+            exchange.live.hold(feed)
+        watch = asyncio.create_task(exchange.watch(feed.left))
+        try:
+            target = f"{root}{self.base}{MESSAGES}?session_id={id}"
+            await exchange.start_events(sse_format.event(target.encode(), name="endpoint"))
+            await exchange.stream(SILENCE, feed.left)
+        finally:
+            watch.cancel()
+            del self.feeds[id]
+            exchange.abandon()
+            feed.conversation.close()
+            feed.conversation.holder = None
+            if exchange.live is not None:
+                exchange.live.release(feed)
+
+    async def find(self, exchange: Exchange, scope: Scope) -> Feed | None:
+        """The session that a POST is for. None: it was refused."""
+        feed = self.feeds.get(_session_id(scope["query_string"]))
+        # Another principal's session is not found: an id is never authority.
+        if feed is None or feed.exchange.principal.id != exchange.principal.id:
+            await refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; open the stream again")
+            return None
+        if not feed.exchange.principal.covers(exchange.principal):
+            # The answer would go to a reader that may see less than this caller.
+            text = "Forbidden: the stream of this session was opened with fewer rights; open another one"
+            await refuse(exchange, 403, INVALID_REQUEST, text)
+            return None
+        if feed.exchange.full:
+            text = "Too many answers of this session are unread"
+            await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
+            return None
+        if feed.conversation.full:
+            text, about = (
+                "Too many calls of this session wait",
+                {"error_type": "limit_exceeded", "retry_after_ms": 1000},
+            )
+            await exchange.respond(429, exchange.error(INTERNAL_ERROR, text, about=about), FULL)
+            return None
+        return feed
+
+    async def post(self, exchange: Exchange, feed: Feed, body: bytes) -> None:
+        """Take a message. The answer goes out on the stream."""
+        limits = self.provider.limits
+        message = decode(body, limits.depth, limits.keys)
+        if isinstance(message, Malformed) and message.notification is None:
+            await refuse(exchange, 400, message.code, message.message, message.id)
+            return
+        feed.note(exchange)
+        feed.heard = time.monotonic()
+        feed.conversation.take(message, feed, exchange.principal)
+        await exchange.respond(202)
+
+    def drain(self) -> None:
+        """End every stream as soon as the calls of its session are answered."""
+        for feed in list(self.feeds.values()):
+            feed.drain()
+
+
+def _session_id(query: bytes) -> str:
+    try:
+        return parse_qs(query.decode("latin-1"), max_num_fields=16).get("session_id", [""])[0]
+    except ValueError:  # too many fields
+        return ""

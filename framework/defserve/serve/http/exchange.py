@@ -1,0 +1,454 @@
+"""One HTTP request and its response, which is JSON for a single message, otherwise a stream of events.
+
+Messages that wait for a slow client are in its outbox: in order and bounded. Answers and questions are never dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
+from typing import Any, Protocol, TypeAlias
+
+from defserve.auth.live_credentials import BearerCredential, LiveBearers
+from defserve.auth.principals import Principal
+from defserve.base.peer_bounds import cut_text
+from defserve.core.engine import rest
+from defserve.core.messages import INVALID_REQUEST, Id, encode
+from defserve.serve.http.request_heads import Headers, is_json, names_json
+from defserve.serve.sockets import WHOLE, Header, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
+
+RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
+"""The code and the text of an error → its `data`, if it has any."""
+
+JSON = (b"content-type", b"application/json")
+PLAIN = (b"content-type", b"text/plain; charset=utf-8")
+
+
+# -- Messages that wait to be written to one client: in order and bounded. Answers and questions are never dropped.
+
+
+UNREAD = 256
+SLOW = 16
+UNREAD_BYTES = 1024 * 1024
+
+
+class OutboundMessage(Protocol):
+    """A message for the peer, as the runner hands it over. An empty message ends its request without an answer."""
+
+    release: Callable[[], None] | None
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def answers(self) -> bool: ...
+    @property
+    def asks(self) -> int | str | bool: ...
+    @property
+    def code(self) -> int | None: ...
+    @property
+    def replaces(self) -> Hashable: ...
+    @property
+    def taken(self) -> Callable[[], None] | None: ...
+    @property
+    def bulk(self) -> bool: ...
+    @property
+    def relates_to(self) -> object | None: ...
+    @property
+    def audience(self) -> tuple[Any, ...] | None: ...
+
+
+class UnreadMessage:
+    """A message that is not written yet, and its event id, if it has one."""
+
+    __slots__ = ("message", "id")
+
+    def __init__(self, message: OutboundMessage, id: str | None) -> None:
+        self.message, self.id = message, id
+
+    def leave(self) -> None:
+        """The message was written, or was dropped."""
+        if self.message.taken is not None:
+            self.message.taken()
+
+
+class Wakes(Protocol):
+    """What `rouse` wakes: a future, or who stands for one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: bool, /) -> None: ...
+
+
+class ClientOutbox:
+    """The messages that one client has not read. `finished`: no more will follow. `gone`: nobody reads any more."""
+
+    __slots__ = ("finished", "gone", "unread", "_wake")
+
+    def __init__(self) -> None:
+        self.finished = self.gone = False
+        # Mostly empty, and an empty deque takes ten times the room of an empty list.
+        self.unread: list[UnreadMessage] = []
+        self._wake: Wakes | None = None
+
+    def keep(self, message: OutboundMessage, id: str | None = None) -> None:
+        """Put a message at the end, or in front of the bulk of other calls.
+
+        For a slow reader, a message replaces an older one with the same `replaces`. A full outbox drops messages that
+        nobody waits for.
+        """
+        if message.replaces is not None and len(self.unread) >= SLOW:
+            self._drop_first(lambda item: item.message.replaces == message.replaces)
+        if self.gone or not message.data:
+            UnreadMessage(message, id).leave()
+            return
+        if message.bulk or not self.unread:  # the sender of bulk limits itself
+            self.unread.append(UnreadMessage(message, id))
+            return
+        while self.unread and self._has_no_room(len(message.data)):
+            if not self._drop_first(lambda item: not (item.message.answers or item.message.asks or item.message.bulk)):
+                break
+        self.unread.insert(self._place(message), UnreadMessage(message, id))
+
+    def _place(self, message: OutboundMessage) -> int:
+        """The index behind everything except bulk of other calls. Answers to a batch belong to no single call: last."""
+        bulk = next((at for at, item in enumerate(self.unread) if item.message.bulk), None)
+        if bulk is None or (message.answers and message.relates_to is None):
+            return len(self.unread)
+        own = (at for at, item in enumerate(self.unread) if item.message.relates_to is message.relates_to)
+        return bulk if message.relates_to is None else max(bulk, 1 + max(own, default=-1))
+
+    def take(self) -> list[UnreadMessage]:
+        """Take out all unread messages."""
+        taken, self.unread = self.unread, []
+        for item in taken:
+            item.leave()
+        return taken
+
+    def abandon(self) -> None:
+        """Nobody reads any more: what is unread is dropped, and so is what follows."""
+        self.gone = True
+        self.take()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that nothing more should be read from this client."""
+        return self._has_no_room(0)
+
+    def _has_no_room(self, size: int) -> bool:
+        waiting = [len(item.message.data) for item in self.unread if not item.message.bulk]
+        return len(waiting) >= UNREAD or sum(waiting) + size > UNREAD_BYTES
+
+    def rouse(self) -> None:
+        """Wake up `wait`."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(True)
+
+    def call_when_roused(self, waiting: Wakes | None) -> None:
+        """Have `rouse` tell this one, as long as nobody waits here; None: nobody."""
+        self._wake = waiting
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Wait until there is something to write, or no more will follow. False when `seconds` passed first."""
+        if self.unread or self.finished or self.gone:
+            return True
+        loop = asyncio.get_running_loop()
+        wake = self._wake = loop.create_future()
+        timer = loop.call_later(seconds, _give_up, wake) if seconds is not None else None
+        try:
+            return await wake
+        finally:
+            self._wake = None
+            if timer is not None:
+                timer.cancel()
+
+    def _drop_first(self, is_needless: Callable[[UnreadMessage], bool]) -> bool:
+        found = next((item for item in self.unread if is_needless(item)), None)
+        if found is not None:
+            self.unread.remove(found)
+            found.leave()
+        return found is not None
+
+
+def _give_up(wake: asyncio.Future[bool]) -> None:
+    if not wake.done():
+        wake.set_result(False)
+
+
+class Exchange(ClientOutbox):
+    """A request and its response. `push` may be called at any time. Messages are written in the order of `push`.
+
+    `version` comes from its header. `routing` is the version, the method and the name, if headers give all of them
+    (`headers.routing`). `prefers_events` is None until the Accept header was read. `is_doubted`: the client may have
+    gone.
+    """
+
+    headers: Headers
+    version: str | None
+    routing: tuple[str, str, str | None] | None
+
+    __slots__ = (
+        "head",
+        "headers",
+        "principal",
+        "live",
+        "prefers_events",
+        "is_doubted",
+        "version",
+        "routing",
+        "refusal",
+        "_is_read",
+        "_scope",
+        "_whole",
+        "_send",
+        "_receive",
+    )
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        principal: Principal,
+        refusal: RefusalData | None,
+        live: LiveBearers | None = None,
+    ) -> None:
+        ClientOutbox.__init__(self)  # `super()` is an object more for every request
+        self.principal, self.refusal, self.live = principal, refusal, live
+        self.prefers_events: bool | None = None
+        self.is_doubted = self._is_read = False
+        self._scope, self._receive, self._send = scope, receive, send
+        self._whole: WholeRequest | None = (whole := scope.pop(WHOLE, None))
+        self.head: RequestHead | None = whole.head if whole is not None else None
+
+    @property
+    def scope(self) -> Scope:
+        return self._scope
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        """The credential that the request shows, if credentials are checked."""
+        return self.live.shown(self.principal, self._scope["headers"]) if self.live is not None else ()
+
+    def read_head(self) -> None:
+        """Read the headers, for a head that is not known yet."""
+        self.headers = Headers(self._scope["headers"])
+        self.version = self.headers.get("mcp-protocol-version")
+        self.routing = None
+
+    # -- from the runner ---------------------------------------------------------------------------------
+
+    def push(self, message: OutboundMessage, id: str | None = None) -> None:
+        """Add a message that belongs to this request. The answer is the last."""
+        if self.finished:
+            if message.taken is not None:
+                message.taken()
+            return
+        self.keep(message, id)
+        self.finished = message.answers
+        self.rouse()
+
+    def drop(self) -> None:
+        """End the response without an answer. A client may resume it to get the rest."""
+        self.finished = True
+        self.rouse()
+
+    # -- from the client ---------------------------------------------------------------------------------
+
+    def body_at_hand(self, limit: int) -> bytes | None:
+        """The request's body, if it is there already. Otherwise `body` waits for it."""
+        body = self._whole.take_body(limit) if self._whole is not None else None
+        self._is_read = body is not None
+        return body
+
+    async def body(self, limit: int, seconds: float) -> bytes | None:
+        """The request's body. None: it is larger than `limit`, or its client left half-way.
+
+        Raises TimeoutError if it is not there in time.
+        """
+        steps = self._receive().__await__()
+        try:
+            waiting_for = next(steps)
+        except StopIteration as done:
+            message = done.value
+            if "body" in message and not message.get("more_body", False):
+                # The body came with the headers, so it needs no timer.
+                self._is_read = True
+                return message["body"] if len(message["body"]) <= limit else None
+            if self._announces_more_than(limit):
+                return None
+            async with asyncio.timeout(seconds):
+                return await self._read(limit, message)
+        if self._announces_more_than(limit):
+            steps.close()
+            return None
+        async with asyncio.timeout(seconds):
+            return await self._read(limit, await rest(steps, waiting_for))
+
+    def _announces_more_than(self, limit: int) -> bool:
+        length = self.headers.get("content-length")
+        return length is not None and length.isdecimal() and int(length) > limit
+
+    async def _read(self, limit: int, message: MutableMapping[str, Any]) -> bytes | None:
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            if chunks:
+                message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                return None
+            chunks.append(message.get("body", b""))
+            size, more = size + len(chunks[-1]), message.get("more_body", False)
+            if size > limit:
+                return None
+        self._is_read = True
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def watch(self, left: Callable[[], None]) -> None:
+        """Wait for the client to go away, then call `left`.
+
+        Our own server says `http.request` again when the client has closed its side. It may read or be gone.
+        """
+        while (message := await self._receive())["type"] != "http.disconnect":
+            if self._is_read:
+                self.is_doubted = True
+                self.rouse()
+            self._is_read = not message.get("more_body", False)
+        self.leave(left)
+
+    def leave(self, left: Callable[[], None]) -> None:
+        if not self.gone:
+            self.gone = True
+            self.rouse()
+            left()
+
+    # -- to the client -----------------------------------------------------------------------------------
+
+    def answer(self, status: int, body: bytes) -> Awaitable[None] | None:
+        """Send one complete response of JSON. Returns the rest to await, or None."""
+        if self._whole is not None and self._whole.respond(status, body):
+            return None
+        return self.respond(status, body)
+
+    async def refuse(self, status: int, text: str, headers: HeaderList = (), code: int = INVALID_REQUEST) -> None:
+        """Send a refusal: a JSON-RPC error to who asks for JSON or sends it, otherwise the text alone."""
+        if names_json(self.headers.get("accept")) or is_json(self.headers.get("content-type")):
+            await self.respond(status, self.error(code, text), headers)
+        else:
+            await self.respond(status, cut_text(text).encode(), headers, plain=True)
+
+    def error(self, code: int, text: str, id: Id | None = None, about: Mapping[str, Any] | None = None) -> bytes:
+        """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null. `about` is in its data."""
+        text = cut_text(text)
+        data = {**((self.refusal(code, text) if self.refusal is not None else None) or {}), **(about or {})}
+        error = {"code": code, "message": text} | ({"data": data} if data else {})
+        return encode({"jsonrpc": "2.0", "id": id, "error": error})
+
+    async def respond(
+        self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False, kind: Header = JSON
+    ) -> None:
+        """Send one complete response. `kind` is the header of its media type."""
+        kinds = (PLAIN if plain else kind,) if body else ()
+        headers = [*kinds, (b"content-length", b"%d" % len(body)), *headers]
+        try:
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+        except OSError:  # ASGI servers may raise it when the client has gone; `watch` notices that too
+            pass
+
+    @property
+    def only(self) -> OutboundMessage | None:
+        """The answer, if it is the only message."""
+        alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
+        return alone if alone is not None and alone.answers else None
+
+    async def start_events(self, first: bytes = b"") -> None:
+        """Begin a response that is a stream of events."""
+        try:
+            await self._send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+            await self._send({"type": "http.response.body", "body": first, "more_body": True})
+        except OSError:  # as in `respond`
+            pass
+
+    async def stream(self, keep_alive: float, left: Callable[[], None]) -> None:
+        """Write events until the request is answered or dropped, its client is gone, or it stops reading."""
+        while not self.gone:
+            if not await self.wait(keep_alive) or self.is_doubted:
+                self.is_doubted = False
+                await self._write(KEEP_ALIVE, left)
+                continue
+            events = b"".join(event(item.message.data, id=item.id) for item in self.take())
+            await self._write(events, left)
+            if self.finished and not self.unread:
+                break
+        await self._write(b"", left, last=True)
+
+    async def _write(self, data: bytes, left: Callable[[], None], *, last: bool = False) -> None:
+        # Nothing can be written to a client that does not read, not even the end.
+        if self.gone or not (data or last):
+            return
+        try:
+            async with asyncio.timeout(STALL):
+                await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        except (TimeoutError, OSError):  # ASGI servers may raise OSError once the client has gone
+            self.leave(left)
+
+
+# -- Server-sent events as bytes (the WHATWG event stream format). No I/O.
+
+
+CONTENT_TYPE = b"text/event-stream"
+
+# Proxies must not cache, compress or buffer events, because they must arrive at once.
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-type", CONTENT_TYPE),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+
+# A comment, which readers skip.
+KEEP_ALIVE = b": keep-alive\n\n"
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_UNSAFE = re.compile(r"[\r\n\0]")
+
+
+def event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
+    """One event. `data` may be any bytes; `retry` is in milliseconds; without a `name` it is a `message`.
+
+    Raises ValueError for an `id` or a `name` that would end its line.
+    """
+    head = ""
+    if id is not None:
+        head = f"id: {_one_line(id)}\n"
+    if retry is not None:
+        head += f"retry: {retry:d}\n"
+    if name is not None:
+        head += f"event: {_one_line(name)}\n"
+    if b"\n" not in data and b"\r" not in data:
+        return b"%bdata: %b\n\n" % (head.encode(), data)
+    return head.encode() + b"".join(b"data: %b\n" % line for line in _LINE_END.split(data)) + b"\n"
+
+
+def _one_line(text: str) -> str:
+    if _UNSAFE.search(text):
+        raise ValueError(f"{text!r} does not fit on one line of an event stream")
+    return text
+
+
+# What a session says beside the reply to a call for which there was no room. It is no code of the reply itself.
+TOO_MANY_CALLS = 429
+STALL = 30.0
+
+
+class CompleteReply:
+    """A reply that the transport got directly from `begin`, not from the session's outlet."""
+
+    __slots__ = ("data", "code", "release")
+
+    answers, asks, bulk = True, False, False
+    replaces = taken = relates_to = audience = None
+
+    def __init__(self, data: bytes, code: int | None) -> None:
+        self.data, self.code = data, code
+        self.release: Callable[[], None] | None = None

@@ -1,0 +1,562 @@
+"""Endpoints beside Streamable HTTP: WebSocket, REST for plain HTTP callers, the page for browsers, sign-in pages.
+
+One socket is one session, one text frame is one message. While a peer does not read, nothing more is read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote
+
+from pydantic_core import from_json
+
+from defserve.auth.authority import LONGEST_ADDRESS, stranger_at
+from defserve.auth.live_credentials import ENDED, BearerCredential, LiveBearers
+from defserve.auth.principals import Principal
+from defserve.auth.proxy.site_messages import LARGEST_BODY, AuthSite, SiteRequest
+from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
+from defserve.core.json_values import excess, is_object
+from defserve.core.messages import Params, Request, encode
+from defserve.serve.http.exchange import STALL, ClientOutbox, Exchange, OutboundMessage
+from defserve.serve.http.request_heads import Gate, Headers, is_json, is_loopback_name, wants_page
+from defserve.serve.http.streamable import CLIENT_LEFT, Attached, SingleResponse, absorb, route_message
+from defserve.serve.sockets import (
+    Header,
+    HeaderList,
+    Receive,
+    Scope,
+    Send,
+    SessionProvider,
+    TransportSession,
+    network_of,
+)
+
+SUBPROTOCOL = "mcp"
+CLOSE_SECONDS = 5.0
+
+
+class CloseReason(NamedTuple):
+    """A close code (RFC 6455 §7.4) and the reason in words."""
+
+    code: int
+    reason: str
+
+
+NO_BINARY = CloseReason(1003, "one JSON message a text frame")
+TOO_BIG = CloseReason(1009, "message too big")
+CREDENTIAL_ENDED = CloseReason(1008, ENDED)
+RESTART = CloseReason(1012, "the server is stopping")
+GIVES_WAY = CloseReason(1013, "another client needs the place; come back later")
+
+# Sent before the socket is accepted, it refuses the socket. Servers turn it into a 403.
+POLICY = 1008
+
+
+class WebSockets:
+    """Every open socket of an endpoint."""
+
+    def __init__(self, provider: SessionProvider) -> None:
+        self.provider = provider
+        self.open: set[WebSocket] = set()
+        self.draining = False
+
+    async def serve(
+        self, principal: Principal, scope: Scope, receive: Receive, send: Send, live: LiveBearers | None = None
+    ) -> None:
+        """Serve one socket from its acceptance to its end. The caller has checked that the client may connect.
+
+        The socket ends with the credential that it was opened with. Raises LimitExceeded before it is accepted.
+        """
+        socket = WebSocket(receive, send, self.provider.limits.message)
+        socket.conversation = self.provider.open(socket.push, principal=principal, counted=True)
+        try:
+            await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
+        except BaseException:
+            socket.conversation.close()
+            raise
+        socket.conversation.on_room, socket.conversation.holder = socket.read_on, socket
+        self.open.add(socket)
+        if live is not None:
+            socket.credentials = live.shown(principal, scope["headers"])
+            live.hold(socket)
+        try:
+            if self.draining:
+                socket.drain()
+            await socket.serve()
+        finally:
+            self.open.discard(socket)
+            socket.conversation.holder = None
+            if live is not None:
+                live.release(socket)
+
+    def drain(self) -> None:
+        """Close every socket as soon as its calls are answered."""
+        self.draining = True
+        for socket in list(self.open):
+            socket.drain()
+
+
+class WebSocket(ClientOutbox):
+    """One accepted socket."""
+
+    __slots__ = (
+        *("conversation", "draining", "credentials"),
+        *("_heard", "_limit", "_opened", "_receive", "_room", "_send", "_tasks", "_why"),
+    )
+
+    conversation: TransportSession
+
+    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+        super().__init__()
+        self.draining = False
+        self.credentials: tuple[BearerCredential, ...] = ()
+        self._tasks: list[asyncio.Task[CloseReason | None]] = []
+        self._why: CloseReason | None = None
+        self._receive, self._send, self._limit = receive, send, limit
+        self._room = asyncio.Event()
+        self._heard = self._opened = time.monotonic()
+
+    def push(self, message: OutboundMessage) -> None:
+        """A message for the peer."""
+        self.keep(message)
+        self._finish_if_drained()
+        self.rouse()
+
+    def read_on(self) -> None:
+        """There may be room for more of the client's calls."""
+        self._room.set()
+
+    def drain(self) -> None:
+        self.draining = True
+        self._finish_if_drained()
+        self.rouse()
+
+    def _finish_if_drained(self) -> None:
+        self.finished = self.draining and not self.conversation.in_flight
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return self.credentials
+
+    def credential_ended(self, key: Any) -> None:
+        self._end(CREDENTIAL_ENDED)
+
+    def idle(self) -> tuple[bool, float] | None:
+        """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
+        if self.conversation.in_flight or not self._tasks:
+            return None
+        return self._heard == self._opened, time.monotonic() - self._heard
+
+    def evict(self) -> None:
+        """Its session ends at once, because another one takes its place."""
+        self.conversation.close()
+        self._end(GIVES_WAY)
+
+    def _end(self, reason: CloseReason) -> None:
+        """Close the socket at once, even if its client does not read."""
+        self._why = reason
+        for task in self._tasks:
+            task.cancel()
+
+    async def serve(self) -> None:
+        """Serve until the client leaves, breaks a rule or stops reading, its credential ends, or the server stops."""
+        self._tasks = tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.abandon()
+            self.conversation.close()
+        for task in done:
+            if (reason := self._why or task.result()) is not None:
+                await self.close(reason)
+                break
+
+    async def _read(self) -> CloseReason | None:
+        """Hand every message to the session. Returns why the socket must be closed, or None if the client left."""
+        while True:
+            while self.full or self.conversation.full:
+                # The client does not read its answers, or has sent more calls than can wait.
+                self._room.clear()
+                await self._room.wait()
+            event = await self._receive()
+            if event["type"] == "websocket.disconnect":
+                return None
+            text = event.get("text")
+            if text is None:
+                return NO_BINARY
+            data = text.encode()
+            if len(data) > self._limit:
+                return TOO_BIG
+            self._heard = time.monotonic()
+            self.conversation.receive(data)
+
+    async def _write(self) -> CloseReason | None:
+        """Write messages until no more will follow, or the client does not read."""
+        try:
+            while await self.wait():
+                while self.unread:
+                    item = self.unread.pop(0)
+                    try:
+                        async with asyncio.timeout(STALL):
+                            await self._send({"type": "websocket.send", "text": item.message.data.decode()})
+                    finally:
+                        item.leave()
+                    self._room.set()
+                if self.finished:
+                    return RESTART
+        except (TimeoutError, OSError):  # stalled, or gone
+            pass
+        return None
+
+    async def close(self, reason: CloseReason) -> None:
+        """Close the socket with a reason. The client may not be listening."""
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._send({"type": "websocket.close", "code": reason.code, "reason": reason.reason[:100]})
+
+
+def chosen_subprotocol(scope: Scope) -> str | None:
+    """`mcp` if the client offers it."""
+    # Some versions of uvicorn leave several in one text.
+    offered = ",".join(scope.get("subprotocols", ())).replace(" ", "").split(",")
+    return SUBPROTOCOL if SUBPROTOCOL in offered else None
+
+
+def offers_another(scope: Scope) -> bool:
+    """Whether the client offers subprotocols, and `mcp` is not among them."""
+    return bool(scope.get("subprotocols")) and chosen_subprotocol(scope) is None
+
+
+def refusing(scope: Scope, send: Send) -> Send:
+    """Turns an HTTP refusal into what can be sent before a socket is accepted: that response, or a close."""
+    can_respond = "websocket.http.response" in scope.get("extensions", {})
+
+    async def refuse(message: Scope) -> None:
+        if can_respond:
+            await send({**message, "type": f"websocket.{message['type']}"})
+        elif message["type"] == "http.response.start":
+            await send({"type": "websocket.close", "code": POLICY})
+
+    return refuse
+
+
+# -- Tools for callers that know only HTTP and JSON: `POST /tools/{name}`, described by `GET /openapi.json`.
+#
+# Such a call passes the same gate, authentication, stages and limits as every other. Only its form differs.
+
+
+Challenge = Callable[[Exchange, Sequence[str]], Awaitable[None]]
+Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None]]]
+
+TOOLS, DOCUMENT = "/tools", "/openapi.json"
+
+# The kind of failure → its HTTP status. Any other kind is a 422.
+STATUS: Final[Mapping[str, int]] = {
+    "invalid_arguments": 400,
+    "invalid_params": 400,
+    "unknown_tool": 404,
+    "refused": 403,
+    "credential_ended": 401,
+    "validation_blocked": 403,
+    "code_safety_violation": 403,
+    "permission_denied": 403,
+    "access_denied": 403,
+    "confirmation_required": 403,
+    "tool_disabled": 403,
+    "server_not_found": 404,
+    "server_already_registered": 409,
+    "limit_exceeded": 429,
+    "rate_limited": 429,
+    "quota_exceeded": 429,
+    "upstream_error": 502,
+    "draining": 503,
+    "server_not_ready": 503,
+    "server_restarting": 503,
+    "resource_exhausted": 503,
+    "upstream_unavailable": 503,
+    "upstream_timeout": 504,
+    "audit_unavailable": 503,
+    "store_unavailable": 503,
+    "store_busy": 503,
+    "timeout": 504,
+    "internal_error": 500,
+}
+FAILED: Final = 422
+
+
+@dataclass(frozen=True, slots=True)
+class RestRules:
+    """What the mount must know about the protocol."""
+
+    offer: object
+    """The offer of every caller: it waits for the answer, and can do nothing else."""
+    call: Callable[[str, Params], tuple[Request, ShapedReply]]
+    """The request that calls a tool, and how it is answered."""
+    document: Callable[[str], tuple[Request, ShapedReply]]
+    """The request whose answer is the OpenAPI document, for tools served below a path."""
+    scopes: Callable[[str], Sequence[str]]
+
+
+class RestFailure(Exception):
+    """A call that failed: the kind of failure, a message, and details."""
+
+    def __init__(self, kind: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.detail = kind, cut_text(message, MAX_PEER_TEXT), dict(detail or {})
+
+    @property
+    def status(self) -> int:
+        return STATUS.get(self.kind, FAILED)
+
+    def body(self) -> bytes:
+        known = {name: self.detail[name] for name in ("trace_id", "problems") if name in self.detail}
+        return encode({"error": {"type": self.kind, "message": self.message, **known}})
+
+    def headers(self) -> HeaderList:
+        wait = self.detail.get("retry_after_ms")
+        return [(b"retry-after", b"%d" % (wait // 1000 + 1))] if isinstance(wait, int) else []
+
+
+class RestMount:
+    """The paths of the mount, and how they are answered."""
+
+    def __init__(self, provider: SessionProvider, rules: RestRules, base: str) -> None:
+        self.provider, self.rules, self.base = provider, rules, base
+        self.challenge: Challenge | None = None
+
+    def route(self, path: str, root: str) -> Methods | None:
+        """The methods at a path below the app's root. None if the path does not belong to the mount."""
+        if path == self.base + DOCUMENT:
+            return {"GET": lambda exchange, scope: self.describe(exchange, root + self.base)}
+        if not (path + "/").startswith(f"{self.base}{TOOLS}/"):
+            return None
+        name = path.removeprefix(f"{self.base}{TOOLS}").removeprefix("/")
+        return {"POST": lambda exchange, scope: self.call(exchange, name)}
+
+    async def describe(self, exchange: Exchange, below: str) -> None:
+        """The document of the tools that this caller sees."""
+        await answer_shaped(self.provider, exchange, self.rules.offer, *self.rules.document(below))
+
+    async def call(self, exchange: Exchange, name: str) -> None:
+        scopes = self.rules.scopes(name)
+        if self.challenge is not None and exchange.principal.missing(scopes):
+            await self.challenge(exchange, scopes)
+            return
+        try:
+            arguments = await self._arguments(exchange)
+        except RestFailure as failed:
+            await exchange.respond(failed.status, failed.body(), failed.headers())
+            return
+        if arguments is not None:
+            await answer_shaped(self.provider, exchange, self.rules.offer, *self.rules.call(name, arguments))
+
+    async def _arguments(self, exchange: Exchange) -> Params | None:
+        """The body, an object. None: it was refused, or its client left. Raises RestFailure."""
+        limits = self.provider.limits
+        try:
+            body = await exchange.body(limits.message, limits.body)
+        except TimeoutError:
+            await _refuse(exchange, 408, "timeout", "the body did not arrive in time")
+            return None
+        if body is None:
+            if not exchange.gone:
+                await _refuse(exchange, 413, "limit_exceeded", f"the body is larger than {limits.message} bytes")
+            return None
+        kind = exchange.headers.get("content-type")
+        if not body and kind is None:
+            return {}
+        if not is_json(kind):
+            await _refuse(exchange, 415, "invalid_arguments", "send application/json")
+            return None
+        try:
+            found: Any = from_json(body, allow_inf_nan=False) if body.strip() else {}
+        except ValueError as error:
+            raise RestFailure("invalid_arguments", f"the body is not JSON: {error}") from None
+        problem = excess(found, limits.depth, limits.keys)
+        if problem is not None or not is_object(found):
+            raise RestFailure("invalid_arguments", problem or "the body must be an object: the arguments by name")
+        return found
+
+
+async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:
+    close = [(b"connection", b"close")] if status in (408, 413) else []
+    await exchange.respond(status, RestFailure(kind, text).body(), close)
+
+
+# -- The page for a person who opens an address in a browser, or the sentence that there is none.
+#
+# The page says what a client without a token is told. No credential of the browser is looked at.
+
+
+HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
+VERBS: Final = frozenset(("GET", "HEAD"))
+DOCS: Final = "/docs"
+
+# A request with one of these came through a proxy, so its Host may not be what the browser asked for.
+FORWARDING: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+
+PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
+LONGEST_PREFIX: Final = 200
+
+NO_PAGE: Final = b"This address is for MCP clients. There is no page for browsers here."
+PLAINLY: Final = ((b"cache-control", b"no-store"), (b"vary", b"Accept"), (b"x-content-type-options", b"nosniff"))
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """What the page says, for the address that clients connect to."""
+
+    offer: object
+    """The offer of a client that speaks nothing but the protocol itself."""
+    listed: Callable[[str], tuple[Request, ShapedReply]]
+    """The request whose answer is the page."""
+    unlisted: Callable[[str], bytes]
+    """The page of a server that tells nothing to who shows no token."""
+    headers: HeaderList
+
+
+@dataclass(frozen=True, slots=True)
+class PageRules:
+    """Who gets the page, and how it is made when the first browser asks.
+
+    Unless it is shown `everywhere`, a browser gets it that asked for a loopback name, through no proxy.
+    """
+
+    everywhere: bool
+    content: Callable[[], PageContent]
+
+
+class PageMount:
+    """Answers browsers at the endpoint, and at the paths beside it. `rules` None: there is no page."""
+
+    def __init__(self, provider: SessionProvider, rules: PageRules | None, path: str, *, trusted_proxy: bool) -> None:
+        self.provider, self.rules, self._trusted_proxy = provider, rules, trusted_proxy
+        base = path.rstrip("/").rpartition("/")[0]
+        self.paths = frozenset((base, f"{base}/", base + DOCS, *(("",) if path else ())))
+
+    def is_asked(self, exchange: Exchange, scope: Scope) -> bool:
+        """Whether a request is that of a browser that wants to show something to a person."""
+        is_client = exchange.version is not None
+        return scope.get("method") in VERBS and not is_client and wants_page(exchange.headers.get("accept"))
+
+    def is_shown(self, exchange: Exchange) -> bool:
+        """Whether this browser gets the page."""
+        return self.rules is not None and (self.rules.everywhere or _is_direct(exchange.headers))
+
+    async def show(
+        self, exchange: Exchange, scope: Scope, path: str, start: Callable[[], Awaitable[None]], *, is_admitted: bool
+    ) -> None:
+        """Send the page of the endpoint at `path`. `is_admitted`: who shows no token may ask this server something."""
+        content, address = self._content, self._address(exchange, scope, path)
+        if not is_admitted:
+            await exchange.respond(200, content.unlisted(address), content.headers, kind=HTML)
+            return
+        await start()
+        client = scope.get("client")
+        exchange.principal = stranger_at(client[0] if client and len(client[0]) <= LONGEST_ADDRESS else "")
+        await answer_shaped(self.provider, exchange, content.offer, *content.listed(address))
+
+    @cached_property
+    def _content(self) -> PageContent:
+        assert self.rules is not None
+        return self.rules.content()
+
+    async def refuse(self, exchange: Exchange, status: int) -> None:
+        """Say that there is no page, and nothing else."""
+        await exchange.respond(status, NO_PAGE, PLAINLY, plain=True)
+
+    def _address(self, exchange: Exchange, scope: Scope, path: str) -> str:
+        """Where clients connect, by the name that the browser knows."""
+        scheme = "https" if scope.get("scheme") in ("https", "wss") else "http"
+        prefix = exchange.headers.get("x-forwarded-prefix") or "" if self._trusted_proxy else ""
+        if len(prefix) > LONGEST_PREFIX or PREFIX.fullmatch(prefix) is None:
+            prefix = ""
+        return f"{scheme}://{exchange.headers.get('host')}{quote(prefix.rstrip('/') + path)}"
+
+
+def _is_direct(headers: Headers) -> bool:
+    return is_loopback_name(headers.get("host")) and all(headers.get(name) is None for name in FORWARDING)
+
+
+# -- A single request whose reply is not JSON-RPC: it is run, and sent in the form that its shape gives it.
+
+
+class ShapedReply(Protocol):
+    """How the reply to one request is encoded (a `serve.web_sessions.ReplyShape`). Its code is an HTTP status.
+
+    Read `headers` after the reply was encoded. `kind` is the header of its media type.
+    """
+
+    @property
+    def kind(self) -> Header: ...
+    @property
+    def headers(self) -> HeaderList: ...
+
+
+async def answer_shaped(
+    provider: SessionProvider, exchange: Exchange, offer: object, request: Request, reply: ShapedReply
+) -> None:
+    """Run a single request for the caller of an exchange, and send its outcome as `reply` encodes it."""
+    conversation = provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
+    route = SingleResponse(provider, conversation, exchange, request.id)
+    try:
+        begun = conversation.begin(request, route, offer)
+        if not isinstance(begun, tuple):
+            with Attached(exchange, route) as attached:
+                attached.watch()
+                assert begun.rest is not None
+                await begun.rest
+                await absorb()
+            begun = begun.reply or (b"", None)
+    finally:
+        exchange.abandon()
+        conversation.close()
+    body, status = begun
+    if body:
+        await exchange.respond(status or 200, body, reply.headers, kind=reply.kind)
+    else:
+        await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
+
+
+# -- Pages and endpoints of `Auth.site`. Links of any site lead there, so of the gate only the rule for names holds.
+
+
+async def answer_site(site: AuthSite, path: str, exchange: Exchange, scope: Scope, gate: Gate, seconds: float) -> None:
+    """Answer a request for one of the paths of the site. Its pages judge origins themselves."""
+    exchange.read_head()
+    refusal = gate.check(exchange.headers.get("host"), None, None)
+    if refusal is not None:
+        await exchange.refuse(refusal.status, refusal.text)
+        return
+    try:
+        body = await exchange.body(LARGEST_BODY, seconds) if scope["method"] == "POST" else b""
+    except TimeoutError:
+        body = None
+    if body is None:
+        if not exchange.gone:
+            await exchange.refuse(413, f"The body is larger than {LARGEST_BODY} bytes, or came too slowly")
+        return
+    client = scope.get("client")
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        # HTTP/2 may send each cookie in a header of its own.
+        headers[key] = text if key not in headers else f"{headers[key]}{'; ' if key == 'cookie' else ', '}{text}"
+    query = scope.get("query_string", b"").decode("latin-1")
+    asked = SiteRequest(scope["method"], path, query, headers, body, network_of(client[0]) if client else "")
+    answer = await site.answer(asked)
+    sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
+    kinds = [one for one in sent if one[0] == b"content-type"]
+    others = [one for one in sent if one[0] != b"content-type"]
+    if kinds:
+        await exchange.respond(answer.status, answer.body, others, kind=kinds[0])
+    else:
+        await exchange.respond(answer.status, answer.body, others, plain=True)

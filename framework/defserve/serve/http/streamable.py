@@ -1,0 +1,630 @@
+"""Streamable HTTP (2025-03-26 to 2026-07-28): both eras on one endpoint; the body says which.
+
+How it works: a call runs in the task of its HTTP request. The response is JSON if a single message is all there is to
+say, and otherwise becomes a stream of events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from defserve.auth.live_credentials import BearerCredential
+from defserve.auth.principals import Principal
+from defserve.core.json_values import is_object
+from defserve.core.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    Id,
+    Malformed,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    decode,
+)
+from defserve.errors import LimitExceeded
+from defserve.serve.http import exchange as sse_format
+from defserve.serve.http.exchange import TOO_MANY_CALLS, CompleteReply, Exchange, OutboundMessage, RefusalData
+from defserve.serve.http.request_heads import NAMED_BY, accepts, param_mismatch, routing_mismatch
+from defserve.serve.http.sessions import HttpSession, HttpSessions, ResponseStream
+from defserve.serve.sockets import BegunCall, HeaderList, RequestOffer, SessionProvider, TransportSession, WaitingCall
+
+HEADER_MISMATCH = -32020
+
+NOTHING_TO_RESUME = "Invalid request: nothing to resume after this Last-Event-ID"
+ALREADY_OPEN = "Conflict: this session's stream is already open"
+
+# `isinstance` is several times slower on a union made in place.
+SPOKEN = (Request, Notification)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRules:
+    """What the transport must know about the protocol: its versions, and where a request names its version."""
+
+    handshake_versions: tuple[str, ...]
+    stateless_versions: tuple[str, ...]
+    opening: str
+    version_key: str
+    capabilities_key: str
+    primed_versions: frozenset[str] = frozenset()
+    scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
+    param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
+    refusal: RefusalData | None = None
+    no_sessions: str = ""
+    """Why no session can be opened; empty if it can."""
+
+
+# -- Runs a call in the task of its HTTP request, and answers: JSON for a single message, otherwise a stream of events.
+
+
+SILENCE = 15.0
+
+# A call of a session has the head of its response after so many seconds, and the id to come back with if it is cut.
+HEAD_SECONDS = 1.0
+
+# Watching a client takes a task of its own, and most calls are done before it would have been worth it.
+UNWATCHED_SECONDS = 0.05
+CLIENT_LEFT = 499
+RETRY = ((b"retry-after", b"1"),)
+
+
+class ResponseRoute(Protocol):
+    """Where the messages of one request go, and what it means when its client leaves."""
+
+    @property
+    def statuses(self) -> Mapping[int, int]:
+        """Error code → HTTP status, where it is not 200."""
+        ...
+
+    def push(self, message: OutboundMessage) -> None:
+        """A message that belongs to the request."""
+
+    def wants_events(self, exchange: Exchange) -> bool:
+        """Whether even a single answer must be sent as an event."""
+        ...
+
+    def may_start(self, seconds: float) -> bool:
+        """Whether the response becomes a stream of events after so many seconds without a message."""
+        ...
+
+    def start(self) -> bytes:
+        """The response becomes a stream of events. Returns the first of them."""
+        ...
+
+    def attached(self) -> None:
+        """A response has begun. From here on its client may leave."""
+
+    def left(self) -> None:
+        """Its client went away."""
+
+    def detach(self, exchange: Exchange) -> None:
+        """The response has ended."""
+
+    def over(self) -> None:
+        """The request has been dealt with."""
+
+
+def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable[None] | None:
+    """Continue a call in the task of its request, and answer it. Returns the rest to await, or None.
+
+    Most calls are done in their first step. They need no task, no timer, and no watch on the client.
+    """
+    if not isinstance(begun, tuple):
+        return _go_on(exchange, route, begun)
+    data, code = begun
+    if exchange.unread or not data or route.wants_events(exchange):
+        route.push(CompleteReply(data, code))
+        return _answer_in_the_end(exchange, route)
+    route.over()
+    return _respond(exchange, route, data, code)
+
+
+def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | None) -> Awaitable[None] | None:
+    """Send the answer as the whole response. Returns the rest to await, or None."""
+    if code == TOO_MANY_CALLS:
+        return exchange.respond(429, data, RETRY)
+    return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
+
+
+async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
+    """Finish a call that waits, in the task in which its scopes were opened.
+
+    If that takes long, another task answers, so that the call continues even if its client has left.
+    """
+    late = LateAnswer(exchange, route, call)
+    try:
+        assert call.rest is not None
+        await call.rest
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await absorb()
+        reply = call.reply
+        if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
+            await late.begin()
+        elif left := _respond(exchange, route, *reply):
+            await left
+    finally:
+        late.end()
+        route.over()
+
+
+async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
+    try:
+        await absorb()
+        await answer(exchange, route)
+    finally:
+        route.over()
+
+
+async def answer(exchange: Exchange, route: ResponseRoute) -> None:
+    """Write the call's messages: JSON if its answer comes first, events if another message or a long silence does."""
+    if exchange.finished and await _answer_at_once(exchange, route):
+        return
+    with Attached(exchange, route) as attached:
+        if await exchange.wait(UNWATCHED_SECONDS) and exchange.finished and await _answer_at_once(exchange, route):
+            return
+        await _answer_watched(exchange, route, attached)
+
+
+async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: Attached) -> None:
+    silent = 0.0
+    attached.watch()
+    while not await exchange.wait(HEAD_SECONDS):
+        silent += HEAD_SECONDS
+        if route.may_start(silent):
+            break
+    if exchange.gone:
+        await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
+        return
+    if exchange.finished and await _answer_at_once(exchange, route):
+        return
+    await stream(exchange, route, route.start())
+
+
+async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
+    """Write events, beginning with `first`, until there are no more."""
+    await exchange.start_events(first)
+    await exchange.stream(SILENCE, route.left)
+
+
+async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
+    """Answer with JSON if there is only one message. A request that ended without an answer was cancelled."""
+    if route.wants_events(exchange):
+        return False
+    if not exchange.unread:
+        await exchange.respond(202)
+        return True
+    reply = exchange.only
+    if reply is None:
+        return False
+    exchange.take()
+    if left := _respond(exchange, route, reply.data, reply.code):
+        await left
+    return True
+
+
+class LateAnswer:
+    """Begins to answer, in a task of its own, while a call still runs: when it has run for a while, or when it says
+    something before its answer. Until then it stands for the reader of the exchange."""
+
+    __slots__ = ("_exchange", "_route", "_call", "_timer", "task")
+
+    def __init__(self, exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
+        self._exchange, self._route, self._call = exchange, route, call
+        self.task: asyncio.Task[None] | None = None
+        route.attached()
+        exchange.call_when_roused(self)
+        self._timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, self.begin)
+        if exchange.unread:
+            self.begin()
+
+    def done(self) -> bool:
+        """Whether it need not be woken."""
+        return self._exchange.finished
+
+    def set_result(self, result: bool) -> None:
+        self.begin()
+
+    def begin(self) -> asyncio.Task[None]:
+        if self.task is None:
+            self._timer.cancel()
+            self.task = asyncio.create_task(self._answer())
+            self._call.send_reply()
+        return self.task
+
+    async def _answer(self) -> None:
+        attached = Attached(self._exchange, self._route)
+        try:
+            await _answer_watched(self._exchange, self._route, attached)
+        finally:
+            attached.__exit__()
+
+    def end(self) -> None:
+        """The call is over, and answered if nobody else does that."""
+        if self.task is None:
+            self._timer.cancel()
+            # Each would hold the other until the garbage collector looks, with all that the call had.
+            self._exchange.call_when_roused(None)
+            self._route.detach(self._exchange)
+
+
+class Attached:
+    """`with Attached(exchange, route)` surrounds the wait of a call. `watch` notices if its client leaves."""
+
+    __slots__ = ("_exchange", "_route", "_watch")
+
+    def __init__(self, exchange: Exchange, route: ResponseRoute) -> None:
+        self._exchange, self._route = exchange, route
+        self._watch: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._route.attached()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._route.detach(self._exchange)
+
+    def watch(self) -> None:
+        """Watch the client until the block ends."""
+        self._watch = asyncio.create_task(self._exchange.watch(self._route.left))
+
+
+async def absorb() -> None:
+    """Absorb a cancellation of this task that was meant for the call it ran."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        task.uncancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+
+class Streamable:
+    """One endpoint: POST in both eras, GET and DELETE for sessions."""
+
+    run = staticmethod(run)
+    """Continues a call that stands alone."""
+
+    def __init__(self, provider: SessionProvider, rules: HttpRules) -> None:
+        self.provider, self.rules = provider, rules
+        self.sessions = self._session_table()
+        self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
+
+    def _session_table(self) -> HttpSessions:
+        return HttpSessions(self.provider.limits.idle)
+
+    # -- POST --------------------------------------------------------------------------------------------
+
+    def post(self, exchange: Exchange, body: bytes) -> Awaitable[None] | None:
+        """Take a message. Returns the rest to await, or None: a call that never waits is answered at once."""
+        limits = self.provider.limits
+        message = decode(body, limits.depth, limits.keys)
+        if not isinstance(message, Request):
+            return self._take_other(exchange, message)
+        if self.challenge is not None and (scopes := self._missing_scopes(exchange, message)):
+            return self.challenge(exchange, scopes)
+        try:
+            offer_in = self.provider.offer_in
+            offer = offer_in(message)
+        except Exception:  # the session answers with the error, unless the headers are wrong too
+            return self._call_unread(exchange, message)
+        if offer is not None and offer.stateless:
+            return self._call_alone(exchange, message, offer)
+        if offer is None and self._is_stateless(exchange.version, message):
+            return self._call_unread(exchange, message)
+        return self._call(exchange, message, offer)
+
+    def _take_other(self, exchange: Exchange, message: Message | list[Message]) -> Awaitable[None]:
+        meant = message.notification if isinstance(message, Malformed) else None
+        # Some clients write notifications with a null id. A request without a usable id is refused.
+        if meant is not None and meant.method.startswith("notifications/"):
+            message = meant
+        if isinstance(message, Malformed):
+            self._fail_question(exchange, message)
+            return refuse(exchange, 400, message.code, message.message, message.id)
+        if self._is_stateless(exchange.version, message):
+            return self._take_alone(exchange, message)
+        return self._take(exchange, message)
+
+    def _missing_scopes(self, exchange: Exchange, request: Request) -> Sequence[str]:
+        """All scopes that a call needs, if its caller lacks one of them."""
+        name = request.params.get("name") if request.method == "tools/call" else None
+        scopes = self.rules.scopes(name) if isinstance(name, str) else ()
+        return scopes if exchange.principal.missing(scopes) else ()
+
+    def _is_stateless(self, version: str | None, message: Message | list[Message]) -> bool:
+        """Whether a message belongs to no session, according to its body, or else to the version in its header."""
+        if isinstance(message, SPOKEN):
+            meta: Any = message.params.get("_meta")
+            if meta.__class__ is dict and self.rules.version_key in meta:
+                return True
+            if message.method == self.rules.opening:
+                return version in self.rules.stateless_versions
+        return version is not None and version not in self.rules.handshake_versions
+
+    def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
+        """Let a broken answer fail the question it was meant for. Otherwise the question would wait for ever."""
+        id = exchange.headers.get("mcp-session-id") if malformed.is_reply else None
+        if id is not None and (session := self.sessions.find(id, exchange.principal.id)) is not None:
+            session.conversation.take(malformed, None, exchange.principal)
+
+    async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
+        version = exchange.version
+        if not isinstance(message, Notification):
+            await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: send a single request")
+        elif version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
+            await exchange.respond(202)  # and drop it: there is no running call that it could belong to
+        else:
+            await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+
+    def _call_alone(self, exchange: Exchange, request: Request, offer: RequestOffer) -> Awaitable[None] | None:
+        version, method, params = offer.version, request.method, request.params
+        name, text = params.get(NAMED_BY.get(method, "")), None
+        if exchange.routing != (version, method, name):
+            text = routing_mismatch(exchange.headers, method, params, version)
+        if text is None and method == "tools/call" and (annotated := self.rules.param_headers(name)):
+            text = param_mismatch(exchange.headers, params, annotated)
+        if text is not None:
+            return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
+        conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
+        route = SingleResponse(self.provider, conversation, exchange, request.id)
+        return self.run(exchange, route, conversation.begin(request, route, offer))
+
+    def _call_unread(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
+        """A request that should carry an offer, but has none, or one that cannot be read."""
+        rules, meta = self.rules, request.params.get("_meta")
+        for key, kind in ((rules.version_key, str), (rules.capabilities_key, dict)):
+            if not is_object(meta) or not isinstance(meta.get(key), kind):
+                return refuse(exchange, 400, INVALID_PARAMS, f"Invalid params: _meta[{key!r}] is required", request.id)
+        text = routing_mismatch(exchange.headers, request.method, request.params, meta[rules.version_key])
+        if text is not None:
+            return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
+        conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
+        route = SingleResponse(self.provider, conversation, exchange, request.id)
+        return run(exchange, route, conversation.begin(request, route))
+
+    def _call(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
+        if request.method == self.rules.opening:
+            return self._open(exchange, request)
+        session = self._session(exchange)
+        if not isinstance(session, HttpSession):
+            return session
+        route = ResponseStream(session, exchange)
+        return run(exchange, route, session.conversation.begin(request, route, offer, exchange.principal))
+
+    async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
+        session = self._session(exchange)
+        if not isinstance(session, HttpSession):
+            await session
+            return
+        if isinstance(message, list) and not session.conversation.takes_batches:
+            await refuse(
+                exchange, 400, INVALID_REQUEST, "Invalid request: batches are not part of this protocol version"
+            )
+            return
+        if isinstance(message, Reply) and not session.conversation.takes_answer(message, exchange.principal):
+            await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this question is for a caller with more rights")
+            return
+        route = ResponseStream(session, exchange)
+        session.conversation.take(message, route, exchange.principal)
+        if isinstance(message, list):
+            await answer(exchange, route)
+        else:
+            await exchange.respond(202)
+
+    async def _open(self, exchange: Exchange, request: Request) -> None:
+        if self.rules.no_sessions:
+            await refuse(exchange, 400, INVALID_REQUEST, self.rules.no_sessions, request.id)
+            return
+        session = self.sessions.new(secrets.token_urlsafe(24), exchange.principal)
+        try:
+            session.conversation = self._conversation(session, exchange.principal)
+        except LimitExceeded as error:
+            await refuse(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
+            return
+        session.conversation.take(request, ResponseStream(session, exchange))
+        try:
+            while not exchange.finished:
+                await exchange.wait()
+                # The response to an opening is only its answer: the client has no session yet, and so no stream.
+                unread = exchange.take()
+                exchange.unread.extend(item for item in unread if item.message.answers)
+        finally:
+            accepted = exchange.only is not None and exchange.only.code is None
+            if not accepted:
+                session.conversation.close()
+        reply = exchange.only
+        if reply is None or not accepted:
+            await exchange.respond(400, reply.data if reply is not None else b"")
+            return
+        session.primed = session.conversation.version in self.rules.primed_versions
+        if await self._list(session, exchange, request):
+            session.note(exchange)
+            await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
+
+    async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:
+        """Have a new session found by its id. False: it cannot be kept, and its client was told."""
+        self.sessions.add(session)
+        return True
+
+    def _conversation(self, session: HttpSession, principal: Principal) -> TransportSession:
+        try:
+            return self.provider.open(session.outlet, principal=principal, counted=True)
+        except LimitExceeded:
+            self.sessions.end_idle()
+            return self.provider.open(session.outlet, principal=principal, counted=True)
+
+    def _session(self, exchange: Exchange) -> HttpSession | Awaitable[None]:
+        """The session that a request belongs to, or a refusal to await."""
+        id, version = exchange.headers.get("mcp-session-id"), exchange.version
+        if id is None:
+            return refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
+        session = self.sessions.find(id, exchange.principal.id)
+        if session is None:
+            return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
+        if version is not None and version not in self.rules.handshake_versions:
+            return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+        if exchange.live is not None:
+            session.note(exchange)
+        return session
+
+    # -- GET and DELETE ----------------------------------------------------------------------------------
+
+    async def get(self, exchange: Exchange) -> None:
+        if exchange.version in self.rules.stateless_versions:
+            await exchange.refuse(405, "Method not allowed: this version takes POST alone", [(b"allow", b"POST")])
+            return
+        if not accepts(exchange.headers.get("accept"), "text/event-stream"):
+            await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
+            return
+        session = self._session(exchange)
+        if isinstance(session, HttpSession):
+            await self._stream(exchange, session)
+        else:
+            await session
+
+    async def _stream(self, exchange: Exchange, session: HttpSession) -> None:
+        """Answer a GET with the stream that it continues, or else with the session's own."""
+        last = exchange.headers.get("last-event-id")
+        if last is not None:
+            resumed = session.resume(last, exchange)
+            if resumed is None:
+                await refuse(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
+                return
+            route, missed = resumed
+            if session.primed and not (missed or exchange.finished):
+                # Clients forget the id that they have resumed with. Without one they come back as new readers.
+                missed = sse_format.event(b"", id=last)
+        else:
+            route, missed = session.standalone, b""
+            if session.standalone.is_taken(exchange.principal):
+                await refuse(exchange, 409, INVALID_REQUEST, ALREADY_OPEN)
+                return
+            session.standalone.attach(exchange)
+        with Attached(exchange, route) as attached:
+            attached.watch()
+            await stream(exchange, route, missed)
+
+    async def delete(self, exchange: Exchange) -> None:
+        if exchange.version in self.rules.stateless_versions:
+            await exchange.refuse(405, "Method not allowed: this version takes POST alone", [(b"allow", b"POST")])
+            return
+        session = self._session(exchange)
+        if not isinstance(session, HttpSession):
+            await session
+            return
+        if not exchange.principal.covers(session.opener):
+            await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this session was opened with more rights")
+            return
+        await self._end(exchange, session)
+
+    async def _end(self, exchange: Exchange, session: HttpSession) -> None:
+        self.sessions.end(session)
+        await exchange.respond(204)
+
+    def drain(self) -> None:
+        """End the streams that belong to no call. The others end with their calls."""
+        for session in self.sessions:
+            session.standalone.drop()
+
+    def close(self) -> None:
+        """End every session."""
+        self.sessions.close()
+
+
+def _unsupported(version: str) -> str:
+    return f"Invalid request: unsupported MCP-Protocol-Version {version[:64]}"
+
+
+async def refuse(
+    exchange: Exchange, status: int, code: int, text: str, id: Id | None = None, headers: HeaderList = ()
+) -> None:
+    """Send a JSON-RPC error with an HTTP status."""
+    await exchange.respond(status, exchange.error(code, text, id), headers)
+
+
+# Error code, or TOO_MANY_CALLS → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
+STATUS = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    METHOD_NOT_FOUND: 404,
+    INVALID_PARAMS: 400,
+    -32020: 400,
+    -32021: 400,
+    -32022: 400,
+    TOO_MANY_CALLS: 429,
+}
+
+
+class SingleResponse:
+    """The route of a request that stands alone: it has a session of its own, and ends with its response."""
+
+    __slots__ = ("provider", "conversation", "exchange", "id")
+
+    statuses = STATUS
+
+    def __init__(self, provider: SessionProvider, conversation: TransportSession, exchange: Exchange, id: Id) -> None:
+        self.provider, self.conversation, self.exchange, self.id = provider, conversation, exchange, id
+
+    def push(self, message: OutboundMessage) -> None:
+        self.exchange.push(message)
+
+    def wants_events(self, exchange: Exchange) -> bool:
+        return False
+
+    def may_start(self, seconds: float) -> bool:
+        """Late: it cannot be resumed, and the HTTP status of an error is lost when it has begun."""
+        return seconds >= SILENCE
+
+    def start(self) -> bytes:
+        return b""
+
+    def attached(self) -> None:
+        """The call waits. From here on its credential may end before it does."""
+        if self.exchange.live is not None:
+            self.exchange.live.hold(self)
+
+    def shown(self) -> tuple[BearerCredential, ...]:
+        return self.exchange.shown()
+
+    def credential_ended(self, key: Any) -> None:
+        """Its call fails, and so the response ends."""
+        self.conversation.end_credential(key)
+
+    def keep_credential(self, is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
+        """See `core.call.Call`."""
+        if self.exchange.live is not None:
+            self.exchange.live.keep(self.exchange.shown(), is_kept, ended)
+
+    def left(self) -> None:
+        """A client that disconnects cancels its call."""
+        self.conversation.cancel(self.id)
+
+    def detach(self, exchange: Exchange) -> None:
+        """The response has ended, and cannot be resumed."""
+        if exchange.live is not None:
+            exchange.live.release(self)
+
+    def over(self) -> None:
+        if self.exchange.unread:
+            self.exchange.abandon()
+        self.provider.end(self.conversation)
+
+
+def route_message(message: Any) -> None:
+    """The outlet of a session for a single request."""
+    route = message.destination
+    if isinstance(route, SingleResponse):
+        route.push(message)
+    elif message.taken is not None:
+        message.taken()

@@ -1,0 +1,500 @@
+"""Serving through a WebSocket that the server opens itself. It serves every peer there, and reconnects.
+
+The socket alone (`dial`, `WebSocketClient`) is what clients use too. It is no part of the way of an HTTP server: its
+imports (urllib.request) would cost one 20 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from defserve.auth.oauth import is_loopback
+from defserve.core.composition import Composition
+from defserve.core.engine import Engine
+from defserve.core.extension import Carrier
+from defserve.core.peer import PeerIdentity
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
+from defserve.serve.address import Challenged, HttpRefusal, Unreachable
+from defserve.serve.connection import Connection, Stopper
+from defserve.serve.lifespans import close_connection, drain_connection, entered_lifespans
+from defserve.serve.sockets import drain_moving
+from defserve.serve.threads import lowered_switch_interval
+from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+
+FAILED = 1
+ADMISSION_SECONDS = 10.0
+LONGEST_SECONDS = 3600.0
+
+# Two that fight for a place stay out for so long at most, one after the other.
+FIGHT_SECONDS = 2 * LONGEST_SECONDS
+
+log = logging.getLogger("defserve")
+
+
+class GuestCarrier(Carrier, Protocol):
+    """A carrier that is told when it is connected, and knows whether the place has let us in."""
+
+    def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
+    def disconnected(self) -> None: ...
+    def caller(self, peer: str) -> PeerIdentity: ...
+
+    @property
+    def admitted(self) -> asyncio.Event:
+        """Set while the place has let us in."""
+        ...
+
+
+class Backoff:
+    """How long to wait before the next attempt: twice as long each time, up to a limit, minus a random part.
+
+    Only who loses its place to another waits longer than that limit: twice as long every time, up to an hour. If the
+    last time was more than `FIGHT_SECONDS` ago, it begins anew.
+    """
+
+    def __init__(
+        self, first: float = 0.5, longest: float = 30.0, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.first, self.longest, self._clock = first, longest, clock
+        self._next = first
+        self._stays_out = longest
+        self._replaced: float | None = None
+
+    def reset(self) -> None:
+        """The next wait is the shortest."""
+        self._next = self.first
+
+    def longer(self) -> None:
+        """Another has taken the place: the next wait is a long one."""
+        last, self._replaced = self._replaced, self._clock()
+        if last is not None and self._replaced - last > FIGHT_SECONDS:
+            self._stays_out = self.longest
+        self._next = self._stays_out
+        self._stays_out = min(self._stays_out * 2, LONGEST_SECONDS)
+
+    def next(self) -> float:
+        """Seconds to wait. Random, so that many servers that lost the same place do not come back at once."""
+        seconds, self._next = self._next, min(self._next * 2, self.longest)
+        return seconds * random.uniform(0.5, 1.0)
+
+
+class Outbound:
+    """One composition at one place. `stay` ends when `over` is set, or raises PeerError if it is never let in.
+
+    `return_url` is for coming back after another connection took our place: there it must not take the place back.
+    `on_admitted` is called each time that the place has let us in.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        guest: GuestCarrier,
+        url: str,
+        *,
+        token: str | None = None,
+        return_url: str | None = None,
+        backoff: Backoff | None = None,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> None:
+        self.composition, self.guest, self.url, self._token = composition, guest, url, token
+        self.return_url, self._was_replaced = return_url or url, False
+        self._on_admitted = on_admitted
+        self.backoff = backoff or Backoff()
+        self.over = asyncio.Event()
+        self.seconds: float | None = None
+        self._was_admitted = False
+
+    def stop(self, seconds: float | None) -> None:
+        """Finish the running calls, for at most so many seconds, and leave. Call it on the loop."""
+        self.seconds = seconds
+        self.over.set()
+
+    async def stay(self, engine: Engine) -> None:
+        while not self.over.is_set():
+            try:
+                await self._visit(engine)
+            except PeerError as error:
+                if not (isinstance(error, PeerGone) or self._was_admitted):
+                    raise
+                log.warning("%s", error.message)
+            if not self.over.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.backoff.next()):
+                        await self.over.wait()
+
+    async def _visit(self, engine: Engine) -> None:
+        limits = self.composition.limits
+        transport = await self._open(limits.message)
+        if transport is None:
+            return
+        ended = asyncio.Event()
+        connection = Connection(self.composition, transport, carrier=self.guest, caller=self.guest.caller)
+        connection.attach(engine)
+        self.guest.connected(engine, transport.send)
+        try:
+            transport.start(asyncio.get_running_loop(), connection.received, ended.set)
+            if await self._admitted(ended):
+                await _first(ended, self.over)
+            if self.over.is_set():
+                await drain_connection(connection, limits.farewell if self.seconds is None else self.seconds)
+                await transport.written(limits.farewell)
+        finally:
+            await close_connection(connection, limits.farewell)
+            self.guest.disconnected()
+            await transport.aclose()
+        self._judge(*transport.end)
+
+    async def _open(self, longest: int) -> WebSocketClient | None:
+        """The connection. None if `over` was set first."""
+        url = self.return_url if self._was_replaced else self.url
+        opening = asyncio.create_task(WebSocketClient.open(url, token=self._token, longest=longest))
+        over = asyncio.create_task(self.over.wait())
+        try:
+            await asyncio.wait((opening, over), return_when=asyncio.FIRST_COMPLETED)
+            return opening.result() if opening.done() else None
+        finally:
+            over.cancel()
+            opening.cancel()
+
+    async def _admitted(self, ended: asyncio.Event) -> bool:
+        try:
+            async with asyncio.timeout(ADMISSION_SECONDS):
+                await _first(self.guest.admitted, ended, self.over)
+        except TimeoutError:
+            raise PeerGone(f"not let in within {ADMISSION_SECONDS:g} s") from None
+        if not self.guest.admitted.is_set():
+            return False
+        self._was_admitted = True
+        self._was_replaced = False
+        self.backoff.reset()
+        log.info("connected to %s", self.url)
+        if self._on_admitted is not None:
+            self._on_admitted()
+        return True
+
+    def _judge(self, code: int, reason: str) -> None:
+        if self.over.is_set():
+            return
+        if code == POLICY:
+            raise PeerError(f"refused: {reason or 'policy'}", data={"code": code})
+        if code == NORMAL:
+            # Sent away on purpose, most likely for another process with the same name and token. If both came back at
+            # once, they would replace each other for ever. So this one stays out, and each time for longer.
+            self.backoff.longer()
+            self._was_replaced = True
+            raise PeerGone(f"sent away: {reason or 'no reason given'}. This process stays out until the name is free")
+        raise PeerGone(f"the connection ended: {code} {reason}".rstrip())
+
+
+@asynccontextmanager
+async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
+    """Serve on this loop, once the place has let us in. Raises PeerError if it does not."""
+    composition, loop = outbound.composition, asyncio.get_running_loop()
+
+    def stop(seconds: float) -> None:
+        loop.call_soon_threadsafe(outbound.stop, seconds)
+
+    async with entered_lifespans(composition) as engine:
+        composition.service.begin(stop)
+        staying = loop.create_task(outbound.stay(engine))
+        try:
+            admission = loop.create_task(outbound.guest.admitted.wait())
+            await asyncio.wait((staying, admission), timeout=ADMISSION_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            admission.cancel()
+            if staying.done():
+                await staying
+            if not outbound.guest.admitted.is_set():
+                raise PeerTimeout(f"not let in within {ADMISSION_SECONDS:g} s")
+            composition.service.ready()
+            yield outbound
+        finally:
+            outbound.over.set()
+            composition.service.end(stop)
+            await asyncio.wait((staying,))
+            if not staying.cancelled():
+                staying.exception()
+
+
+def serve_outbound(place: Outbound) -> int:
+    """Serve until a signal ends it. Returns the exit code."""
+    composition, loop = place.composition, asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        stop = Stopper(loop, composition)
+        stop.listen()
+        try:
+            with lowered_switch_interval(composition.limits.threads):
+                return loop.run_until_complete(_main(place, stop))
+        except asyncio.CancelledError:
+            return stop.exit_code  # a signal cut the lifespan short
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _main(place: Outbound, stop: Stopper) -> int:
+    stop.main = asyncio.current_task()
+    composition, service = place.composition, place.composition.service
+    service.begin(stop.drain)
+    try:
+        async with entered_lifespans(composition) as engine:
+            stop.serving = True
+            service.ready()
+            staying = asyncio.create_task(place.stay(engine))
+            over = asyncio.create_task(stop.over.wait())
+            await asyncio.wait((staying, over), return_when=asyncio.FIRST_COMPLETED)
+            over.cancel()
+            if not staying.done():
+                place.stop(0 if stop.interrupted else stop.seconds)
+                await stop.unless_asked_again(asyncio.wait((staying,)))
+                staying.cancel()
+                await asyncio.wait((staying,), timeout=composition.limits.farewell)
+            service.end(stop.drain)
+            stop.serving = False
+            stop.give(composition.limits.drain)
+    finally:
+        service.end(stop.drain)
+        stop.finish()
+    error = staying.exception() if staying.done() and not staying.cancelled() else None
+    if isinstance(error, PeerError):
+        print(f"defserve: {error.message}", file=sys.stderr)
+        return FAILED
+    if error is not None:
+        raise error
+    return stop.exit_code
+
+
+async def _first(*events: asyncio.Event) -> None:
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+# -- A WebSocket that we open ourselves, as a transport: text frames both ways.
+
+
+CONNECT_SECONDS = 10.0
+PING_SECONDS = 20.0
+DIAL_CLOSE_SECONDS = 2.0
+BACKLOG_BYTES = 16 * 1024 * 1024
+
+POLICY: Final = 1008
+NORMAL: Final = 1000
+
+
+class WebSocketClient:
+    """One open connection. `end` says how it ended: the closing code, and the reason in words.
+
+    While more than `BACKLOG_BYTES` are `queued` to be sent, nothing is read: a peer that does not read cannot ask more.
+    """
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self.closed = False
+        self.end: tuple[int, str] = (0, "")
+        self._waiting: deque[tuple[bytes, Callable[[], None] | None]] = deque()
+        self.queued = 0
+        self._more, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._reading = asyncio.Event()
+        self._reading.set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls, url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, longest: int
+    ) -> WebSocketClient:
+        """Raises what `dial` raises."""
+        return cls((await dial(url, token=token, headers=headers, longest=longest, compression=None))[0])
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        received: Callable[[list[bytes | None]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._tasks = [loop.create_task(self._read(received, ended)), loop.create_task(self._write())]
+
+    def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
+        """Queue a message. An empty one is not sent."""
+        if message and not self.closed:
+            self._waiting.append((message, taken))
+            self.queued += len(message)
+            self._idle.clear()
+            self._more.set()
+        elif taken is not None:
+            taken()
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def pause(self) -> None:
+        """Read nothing more: what the peer sends waits in the connection."""
+        self._reading.clear()
+
+    def resume(self) -> None:
+        self._reading.set()
+
+    async def written(self, seconds: float) -> None:
+        """Wait until everything has been sent, for at most so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+
+    def close(self) -> None:
+        """Close the connection. Waiting messages are not sent."""
+        if not self.closed:
+            self.closed = True
+            self._more.set()
+
+    async def aclose(self) -> None:
+        """Close the connection, and wait until both sides know."""
+        self.close()
+        await self._socket.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self, received: Callable[[list[bytes | None]], None], ended: Callable[[], None]) -> None:
+        closed = websockets_library().ConnectionClosed
+        try:
+            while True:
+                received([await self._socket.recv(decode=False)])
+                if self.queued > BACKLOG_BYTES:
+                    await self._idle.wait()
+                await self._reading.wait()
+        except closed as error:
+            frame = error.rcvd or error.sent
+            self.end = (frame.code, frame.reason) if frame is not None else (1006, "without a reason")
+        finally:
+            self.close()
+            ended()
+
+    async def _write(self) -> None:
+        closed = websockets_library().ConnectionClosed
+        try:
+            while not self.closed:
+                await self._more.wait()
+                self._more.clear()
+                while self._waiting and not self.closed:
+                    message, _ = self._waiting[0]
+                    try:
+                        await self._socket.send(message, text=True)
+                    except closed:
+                        self.closed = True
+                    self._take_first()
+                self._idle.set()
+        finally:
+            self.closed = True
+            while self._waiting:
+                self._take_first()
+
+    def _take_first(self) -> None:
+        """The first message was sent, or never will be."""
+        message, taken = self._waiting.popleft()
+        self.queued -= len(message)
+        if taken is not None:
+            taken()
+
+
+async def dial(
+    url: str,
+    *,
+    token: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    longest: int,
+    **options: Any,
+) -> tuple[ClientConnection, str]:
+    """An open connection, and its address without user, password and query, which may be secret.
+
+    `options` are those of `websockets.connect`. Raises PeerError if it is refused, PeerGone if nobody is there,
+    UsageError without `websockets`.
+    """
+    library, parts = websockets_library(), urlsplit(url)
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    credentials = {"Authorization": f"Bearer {token}"} if token else {}
+    defaults: dict[str, Any] = {
+        "open_timeout": CONNECT_SECONDS,
+        "ping_interval": PING_SECONDS,
+        "ping_timeout": PING_SECONDS,
+        "close_timeout": DIAL_CLOSE_SECONDS,
+        "proxy": None if is_loopback(parts.hostname or "") else True,
+    }
+    # Where a proxy may be in between, its address says nothing of the server.
+    peers = set[str]() if defaults["proxy"] is None or not getproxies() else None
+    try:
+        socket = await _without_redirects(peers)(
+            url,
+            additional_headers={**(headers or {}), **credentials},
+            user_agent_header=f"defserve/{VERSION}",
+            max_size=longest,
+            **(defaults | options),
+        )
+    except library.InvalidURI:
+        raise UsageError(f"{url!r} is not a ws(s) address", fix="write it in full: ws://127.0.0.1:8000/mcp") from None
+    except library.InvalidStatus as error:
+        raise _refusal(address, error.response, peers) from None
+    except (OSError, TimeoutError, library.InvalidHandshake) as error:
+        raise Unreachable(f"{address} cannot be reached: {error or type(error).__name__}") from None
+    return socket, address
+
+
+def _without_redirects(peers: set[str] | None) -> Any:
+    """`websockets.connect`, which would follow redirects and show them what is in headers.
+
+    The IP addresses that it connects to are put into `peers`.
+    """
+    from websockets.asyncio.client import ClientConnection, connect
+
+    class Connection(ClientConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            if peers is not None:
+                peers.add(str((transport.get_extra_info("peername") or ("",))[0]))
+            super().connection_made(transport)
+
+        async def drain(self) -> None:
+            await drain_moving(self, super().drain, PING_SECONDS)
+
+    class Connect(connect):
+        def process_redirect(self, exc: Exception) -> Exception:
+            return exc
+
+    return partial(Connect, create_connection=Connection)
+
+
+def _refusal(address: str, response: Any, peers: set[str] | None) -> PeerError:
+    status = response.status_code
+    headers = {name.lower(): ", ".join(response.headers.get_all(name)) for name in response.headers}
+    if status in (401, 403) and (challenge := headers.get("www-authenticate")):
+        return Challenged(address, status, challenge, headers, peers or ())
+    refusal = PeerGone if status >= 500 else HttpRefusal
+    return refusal(f"{address} answered HTTP {status} {response.reason_phrase}".rstrip(), data={"status": status})
+
+
+def websockets_library() -> Any:
+    """The library. Raises UsageError that says how to install it, if it is missing."""
+    try:
+        import websockets
+    except ImportError:
+        raise UsageError(
+            "connecting to a ws address needs websockets, which is not installed",
+            fix='pip install "defserve[http]"',
+        ) from None
+    return websockets

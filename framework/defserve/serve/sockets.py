@@ -1,0 +1,469 @@
+"""What everything on sockets shares: listening sockets, who is at the other end, ASGI's types, a provider of sessions.
+
+Sockets listen before anything starts, so a refusal is one clear line. Who is at the other end (the address that a
+trusted proxy forwards, the user of a unix socket) is a fact of the connection: what follows from it is decided in
+`auth.authority`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from defserve.auth.principals import Principal
+from defserve.base.concurrency import only_change
+from defserve.core.messages import Id, Message, Reply, Request
+from defserve.errors import UsageError
+from defserve.limits import Limits
+from defserve.serve.address import Address
+
+if TYPE_CHECKING:
+    from websockets.asyncio.connection import Connection
+
+
+OWNER_ONLY = 0o177
+BACKLOG = 2048
+
+# A name may have an address that this machine lacks, as localhost may have ::1.
+ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+
+# How much the system buffers for a slow reader. It is small, so that we notice a reader that stops.
+AHEAD_BYTES = 128 * 1024
+
+# Open files that are not connections: logs, databases, pipes, what tools open.
+OTHER_FILES = 100
+
+
+def most_connections() -> int:
+    """How many connections this process can have. Past the limit for open files, it could not even accept one."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return sys.maxsize
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if files == resource.RLIM_INFINITY else max(files - OTHER_FILES, files // 2, 1)
+
+
+@contextmanager
+def bound(address: Address) -> Generator[list[socket.socket]]:
+    """The sockets of an address, closed at the end. The file of a unix socket is removed.
+
+    They listen already: clients that come early wait, and a second server is refused however long the first one takes
+    to start. Raises UsageError when the address cannot be bound.
+    """
+    sockets = [_bind_unix(address)] if address.scheme == "unix" else _bind_network(address)
+    made = os.stat(address.host).st_ino if address.scheme == "unix" else None
+    try:
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+        with suppress(OSError):
+            # Another server may have taken the path since.
+            if made is not None and os.stat(address.host).st_ino == made:
+                os.unlink(address.host)
+
+
+def _bind_network(address: Address) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, place in dict.fromkeys(found):
+            # All sockets have the same port, even if the system chooses it.
+            port = sockets[0].getsockname()[1] if sockets else address.port
+            try:
+                sockets.append(_bind_one(family, (place[0], port, *place[2:])))
+            except OSError as error:
+                if error.errno not in ABSENT or len(found) == 1:
+                    raise
+        if not sockets:
+            raise OSError(errno.EADDRNOTAVAIL, "this machine has no such address")
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        raise _refusal(address, error) from None
+    return sockets
+
+
+def _bind_one(family: int, place: tuple[Any, ...]) -> socket.socket:
+    # asyncio sets TCP_NODELAY only if the protocol is named here. Without it each response waits 40 ms.
+    one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AHEAD_BYTES)
+        one.bind(place)
+        one.listen(BACKLOG)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _bind_unix(address: Address) -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise UsageError(f"cannot listen on {address}: this system has no unix sockets", fix="use an http:// address")
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Of two that start after a kill, the second would find the file of the first stale until that one listens.
+        with only_change(os.path.dirname(address.host) or "."):
+            _remove_stale(address.host)
+            # The file is made with its final mode, so that others can never connect.
+            before = os.umask(OWNER_ONLY)
+            try:
+                one.bind(address.host)
+            finally:
+                os.umask(before)
+            one.listen(BACKLOG)
+    except OSError as error:
+        one.close()
+        raise _refusal(address, error) from None
+    return one
+
+
+def _remove_stale(path: str) -> None:
+    """Remove the file of a socket that nobody listens on. Raises OSError for anything else that is there."""
+    try:
+        kind = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise FileExistsError(errno.EEXIST, "there is a file that is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        else:
+            raise OSError(errno.EADDRINUSE, "another server listens there")
+
+
+def _refusal(address: Address, error: OSError) -> UsageError:
+    fixes = {
+        errno.EADDRINUSE: "stop what listens there, or choose another address",
+        errno.EACCES: "choose a port above 1023, or a directory you may write in",
+    }
+    reason = error.strerror or str(error)
+    return UsageError(
+        f"cannot listen on {address}: {reason[:1].lower() + reason[1:]}",
+        fix=fixes.get(error.errno or 0, "choose another address"),
+    )
+
+
+# -- The address of a caller behind a trusted proxy, from `X-Forwarded-For`. Each proxy appends the address it saw.
+#
+# So the list is read from its end: the first address that is not a trusted proxy's is the caller's. What stands before
+# it was written by the caller, and says nothing.
+
+
+PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
+ON_THIS_MACHINE: Final = "127.0.0.1,::1"
+EVERYBODY: Final = "*"
+SCHEMES: Final = frozenset(("http", "https", "ws", "wss"))
+
+Network = IPv4Network | IPv6Network
+ForwardedScope = MutableMapping[str, Any]
+Normal = Callable[[str], str | None]
+
+
+class ForwardedAddresses:
+    """Wraps an ASGI app. `normal` gives an address without port and brackets, or None for any other text.
+
+    Proxies are trusted on this machine, on a unix socket, and at the addresses in `FORWARDED_ALLOW_IPS`.
+    """
+
+    def __init__(self, app: Any, normal: Normal) -> None:
+        self._app, self._normal = app, normal
+        self._proxies = _networks(os.environ.get(PROXIES_VARIABLE) or ON_THIS_MACHINE)
+
+    async def __call__(self, scope: ForwardedScope, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan" and self._is_proxy(scope.get("client")):
+            hops, scheme = list[bytes](), b""
+            for name, value in scope["headers"]:
+                if name == b"x-forwarded-for":
+                    hops += value.split(b",")
+                elif name == b"x-forwarded-proto":
+                    scheme = value
+            if (address := self.caller([hop.decode("latin-1") for hop in hops])) is not None:
+                scope["client"] = (address, 0)
+            _set_scheme(scope, scheme.decode("latin-1").strip())
+        await self._app(scope, receive, send)
+
+    def caller(self, hops: list[str]) -> str | None:
+        """The caller's address. None: the list does not say it, so the address of the connection counts."""
+        found = None
+        for hop in reversed(hops):
+            if (found := self._normal(hop)) is None or self._proxies is None or not self._lists(found):
+                return found
+        return found
+
+    def _is_proxy(self, client: tuple[str, int] | None) -> bool:
+        if client is None or self._proxies is None:
+            return True
+        address = self._normal(client[0])
+        return address is not None and self._lists(address)
+
+    def _lists(self, address: str) -> bool:
+        found = ip_address(address)
+        return any(found in network for network in self._proxies or ())
+
+
+def _set_scheme(scope: ForwardedScope, scheme: str) -> None:
+    if scheme in SCHEMES:
+        scope["scheme"] = scheme.replace("http", "ws") if scope["type"] == "websocket" else scheme
+
+
+def _networks(text: str) -> list[Network] | None:
+    """The trusted proxies; None for everybody. Raises UsageError."""
+    listed = [part.strip() for part in text.split(",") if part.strip()]
+    if EVERYBODY in listed:
+        return None
+    try:
+        return [ip_network(part) for part in listed]
+    except ValueError as error:
+        raise UsageError(
+            f"{PROXIES_VARIABLE}={text!r}: {error}", fix="list IP addresses and networks, with commas"
+        ) from None
+
+
+# -- Which user is at the other end of a unix socket, as the system reports it.
+
+
+# struct ucred: process, user and group.
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+class PeerUser(asyncio.Protocol):
+    """Mixed in before uvicorn's protocol: puts the user into the state of every request of the connection."""
+
+    app_state: dict[str, Any]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if (user := user_of(transport.get_extra_info("socket"))) is not None:
+            self.app_state = {**self.app_state, PEER_USER: user}
+
+
+def check_peer_user() -> None:
+    """Raises UsageError on a system that does not report the user."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        raise UsageError(
+            "this system does not say which user is at the other end of a unix socket",
+            fix="leave out --trust-same-user; let callers sign in with Server(auth=…)",
+        )
+
+
+def user_of(one: Any) -> int | None:
+    """The user at the other end of a socket. None if it is not a unix socket, or the system does not say."""
+    if one is None or one.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(found)[1]
+
+
+# -- Which network address stands for one machine, so that a limit for each machine cannot be passed by.
+
+
+# Longer than any address, even with a zone.
+LONGEST = 64
+
+# A host with IPv6 has at least a whole /64.
+_HOST_BITS = 64
+
+
+def network_of(address: str) -> str:
+    """The address itself; of an IPv6 address its /64. What is no address stands for itself, cut short."""
+    return _network_of(address[:LONGEST])
+
+
+@lru_cache(maxsize=1024)
+def _network_of(address: str) -> str:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return f"{IPv6Address(int(found) >> _HOST_BITS << _HOST_BITS)}/64"
+
+
+# -- ASGI's types, and one of ours: a request that our own server hands over in one piece.
+
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header: TypeAlias = tuple[bytes, bytes]
+HeaderList: TypeAlias = Iterable[Header]
+
+WHOLE = "whole request of defserve"
+"""The member of a scope that holds a `WholeRequest`. The reader must remove it, because it refers to the scope."""
+
+PEER_USER = "user of the peer"
+"""The member of a scope's `state` that holds the user at the other end of a unix socket. Only our server sets it."""
+
+
+class RequestHead(Protocol):
+    """A head that many requests may share. `note` keeps what the app found out about it the first time."""
+
+    note: Any
+
+
+class WholeRequest(Protocol):
+    """A request whose server can hand over the body, and send the response, in one piece."""
+
+    @property
+    def head(self) -> RequestHead | None:
+        """The head, if it may come again."""
+        ...
+
+    def take_body(self, limit: int) -> bytes | None:
+        """The body, if all of it is there and within `limit`."""
+        ...
+
+    def respond(self, status: int, body: bytes) -> bool:
+        """Send a complete response of JSON. False: it was not sent; send it by the steps of ASGI."""
+        ...
+
+
+# -- What network transports need from the runner: sessions, a start and an end.
+
+
+FinalReply: TypeAlias = tuple[bytes, int | None]
+"""The reply of a call, and its code if it is an error."""
+
+
+class WaitingCall(Protocol):
+    """A call that is not over. Await its `rest`; then `reply` is there. Or have it sent instead, by `send_reply`."""
+
+    @property
+    def rest(self) -> Coroutine[Any, Any, None] | None: ...
+    @property
+    def reply(self) -> FinalReply | None: ...
+    def send_reply(self) -> None: ...
+
+
+BegunCall: TypeAlias = WaitingCall | FinalReply
+"""A call that waits; or its reply, if it does not."""
+
+
+class RequestOffer(Protocol):
+    """What a request says about its sender. `stateless`: it belongs to no session."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def stateless(self) -> bool: ...
+
+
+class TransportSession(Protocol):
+    """The part of a session that a transport uses. `holder` knows whether it is idle, and can end it.
+
+    A transport that can stop reading sets `on_room`, and reads nothing while the session is `full`.
+    """
+
+    holder: Any
+    on_room: Callable[[], None] | None
+
+    @property
+    def in_flight(self) -> Mapping[Id, object]: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def full(self) -> bool: ...
+    @property
+    def takes_batches(self) -> bool: ...
+    def receive(self, data: bytes | None, envelope: object | None = None) -> bool: ...
+    def take(
+        self, message: Message | list[Message], envelope: object | None = None, identity: Principal | None = None
+    ) -> bool: ...
+    def begin(
+        self, request: Request, envelope: object | None = None, offer: Any = ..., identity: Principal | None = None
+    ) -> BegunCall: ...
+    def takes_answer(self, reply: Reply, identity: Principal | None) -> bool: ...
+    def waits_for_room(self, envelope: object) -> bool: ...
+    def cancel(self, id: Id, identity: Principal | None = None) -> None: ...
+    def end_credential(self, credential: str) -> None: ...
+    def record(self) -> dict[str, Any]: ...
+    def restore(self, record: Mapping[str, Any]) -> None: ...
+    def answered(self, reply: Reply, identity: Principal | None) -> None: ...
+    def close(self) -> None: ...
+
+
+class SessionProvider(Protocol):
+    """The part of the runner that a network transport uses."""
+
+    limits: Limits
+
+    @property
+    def offer_in(self) -> Callable[[Request], RequestOffer | None]:
+        """Reads the offer that a request carries, if it carries one. Raises for one that cannot be read."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was started on the running loop."""
+        ...
+
+    async def start(self, ended: Callable[[], None]) -> None:
+        """Get ready to serve; a second call does nothing. `ended` is called when sessions must end."""
+
+    def drain(self) -> None:
+        """Take no new calls, and stop calls that would never end by themselves."""
+
+    async def stop(self) -> None:
+        """Serve no more."""
+
+    def open(self, outlet: Callable[[Any], None], *, principal: Principal, counted: bool) -> TransportSession:
+        """A new session; one that is not `counted` serves a single request. Raises LimitExceeded past the limit."""
+        ...
+
+    def open_shaped(self, outlet: Callable[[Any], None], *, principal: Principal, shape: Any) -> TransportSession:
+        """A session for a single request; `shape` encodes its reply."""
+        ...
+
+    def end(self, conversation: Any) -> None:
+        """A session that is not counted is over."""
+
+
+# -- How many fragments a WebSocket message may have. Each costs memory and time, however little is in it.
+
+
+# A message has at most so many fragments that are smaller than this. Its size bounds how many others it has.
+FRAGMENTS: Final = 1024
+SMALL: Final = 1024
+TOO_MANY: Final = "too many fragments"
+
+
+# -- How long a connection of the library `websockets` waits for a peer that does not read.
+
+
+async def drain_moving(connection: Connection, drain: Callable[[], Awaitable[None]], seconds: float) -> None:
+    """The connection's own `drain`, while the peer goes on reading. Raises TimeoutError, which ends the connection.
+
+    The library waits for ever: a peer that stops reading would get no ping, and could not be closed either. Here it
+    has so many seconds to take something, and after a close only until the deadline of that.
+    """
+    while True:
+        waiting, deadline = connection.transport.get_write_buffer_size(), connection.close_deadline
+        try:
+            async with asyncio.timeout(seconds) if deadline is None else asyncio.timeout_at(deadline):
+                return await drain()
+        except TimeoutError:
+            if deadline is not None or connection.transport.get_write_buffer_size() >= waiting:
+                raise

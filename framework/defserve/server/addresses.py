@@ -1,0 +1,106 @@
+"""Serving at an address: standard input, the network or a topic. Also makes the observers for logs and metrics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from defserve.core.composition import Composition
+from defserve.core.extension import Extension
+from defserve.errors import UsageError
+from defserve.protocols.mcp.extension import MCP
+
+if TYPE_CHECKING:
+    from defserve.auth import Auth
+    from defserve.protocols.mcpx.extension import MCPX
+    from defserve.protocols.mcpx.participant import Participant
+    from defserve.server.decorators import WebFields
+
+
+class Served(Protocol):
+    """The part of a server that serving uses."""
+
+    mcp: MCP
+    auth: Auth | None
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def composition(self) -> Composition: ...
+    @property
+    def mcpx(self) -> MCPX: ...
+
+
+def serve(server: Served, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
+    """Serve on an address until it ends. Returns the exit code."""
+    if on.startswith("mcpx+"):
+        return _in_topic(server, on, token, token_file)
+    if token is not None or token_file is not None:
+        raise UsageError(f"a token is of no use on {on!r}", fix="to check the tokens of callers: Server(auth=…)")
+    if on == "stdio" or on.startswith("stdio:"):
+        return _on_stdio(server, on)
+    from defserve.serve.address import Address
+    from defserve.server.web import run
+
+    return run(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), web)
+
+
+def _on_stdio(server: Served, on: str) -> int:
+    from defserve.serve.stdio import StdioService
+
+    if server.auth is not None and server.auth.in_messages:
+        from defserve.auth.bearer_tokens import check_settings
+
+        check_settings(server.auth.verifier)
+    if on in ("stdio", "stdio:") and sys.stdin and sys.stdin.isatty():
+        print(
+            f"{server.name} waits for a client on standard input; Ctrl-C ends it.\n"
+            "Clients start it by themselves. To try it by hand: defserve list FILE, defserve call FILE TOOL",
+            file=sys.stderr,
+        )
+    return StdioService(server.composition).run()
+
+
+def _in_topic(server: Served, on: str, token: str | None, token_file: str | None) -> int:
+    from defserve.serve.outbound import serve_outbound
+    from defserve.server import topics
+
+    found = topics.read_token(token, token_file)
+    carrier = server.mcpx.new_carrier()
+    return serve_outbound(
+        topics.place(server.composition, server.mcp, server.auth, carrier, on, found, is_announced=True)
+    )
+
+
+@asynccontextmanager
+async def joined(server: Served, on: str, token: str | None) -> AsyncGenerator[Participant]:
+    """Serve in a topic, on the running loop, for as long as the block runs."""
+    from defserve.serve.outbound import outbound
+    from defserve.server import topics
+
+    carrier = server.mcpx.new_carrier()
+    try:
+        async with outbound(topics.place(server.composition, server.mcp, server.auth, carrier, on, token)):
+            yield carrier.participant
+    finally:
+        server.mcpx.carriers.remove(carrier)
+
+
+def observers(present: Sequence[Extension], log_level: str | None, log_json: bool, metrics: bool) -> list[Extension]:
+    """The extensions for these options, except those that are present. Sets up logging."""
+    found: list[Extension] = []
+    if log_level is not None or log_json:
+        from defserve.server.logs import log_to_stderr
+
+        if log_to_stderr(log_level, log_json):
+            from defserve.server.logs import RequestLog
+
+            found.append(RequestLog())
+    if metrics:
+        from defserve.server.metrics import Metrics
+
+        if not any(isinstance(extension, Metrics) for extension in present):
+            found.append(Metrics())
+    return found

@@ -1,0 +1,220 @@
+"""Log lines on standard error, as text or as JSON, and the request log. Standard output belongs to the protocol."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import stat
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from pydantic_core import to_json
+
+from defserve.core.call import Call
+from defserve.protocols.mcp.errors import trace_id
+from defserve.server.metrics import RequestOutcome, RequestWatcher
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+DEFAULT_LEVEL = "info"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, and the record's `fields`, if it has any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return to_json(line, fallback=str, inf_nan_mode="strings").decode()
+
+
+class _PieceWriter(Protocol):
+    """Writes a piece at once, or raises BlockingIOError."""
+
+    def __call__(self, data: bytes) -> int: ...
+    def close(self) -> None: ...
+
+
+class PatientLines(logging.StreamHandler[Any]):
+    """Writes to standard error without ever waiting for its reader. Lines that a full pipe cannot take are lost.
+
+    A client that starts a server and does not read its log would stop the server otherwise. When there is room again,
+    a line says how many are missing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._piece = _writer_of(sys.stderr)
+        self._lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it as lost."""
+        if self._piece is None:
+            super().emit(record)
+            return
+        try:
+            said = [_missing(self._lost), record] if self._lost else [record]
+            self._write(self._piece, "".join(f"{self.format(one)}\n" for one in said).encode(errors="backslashreplace"))
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Let go of standard error."""
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            piece.close()
+        super().close()
+
+    def _write(self, piece: _PieceWriter, data: bytes) -> None:
+        # A pipe takes a piece of this size as a whole, or not at all.
+        try:
+            for start in range(0, len(data), select.PIPE_BUF):
+                piece(data[start : start + select.PIPE_BUF])
+        except BlockingIOError:
+            self._lost += 1
+        else:
+            self._lost = 0
+
+
+def _missing(lines: int) -> logging.LogRecord:
+    text = f"{lines} lines of the log are missing: nobody read standard error"
+    return logging.LogRecord("defserve", logging.WARNING, "", 0, text, None, None)
+
+
+def _writer_of(stream: Any) -> _PieceWriter | None:
+    """Writes to a stream that a reader can make wait, or raises BlockingIOError. None for files and terminals.
+
+    Other processes write to it too, so a look whether there is room is not enough. And its own mode is theirs as well:
+    a pipe is opened once more.
+    """
+    try:
+        number = stream.fileno()
+        mode = os.fstat(number).st_mode
+        if stat.S_ISSOCK(mode):
+            return _SocketWriter(number)
+        if not stat.S_ISFIFO(mode) or not hasattr(select, "poll"):
+            return None
+    except (OSError, ValueError, AttributeError):
+        return None
+    try:
+        return _PipeWriter(os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:  # no /proc, or a pipe of another user
+        return _LookingWriter(number)
+
+
+class _PipeWriter:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, data: bytes) -> int:
+        return os.write(self._number, data)
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
+class _SocketWriter:
+    def __init__(self, number: int) -> None:
+        self._socket = socket.socket(fileno=os.dup(number))
+
+    def __call__(self, data: bytes) -> int:
+        return self._socket.send(data, socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _LookingWriter:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, data: bytes) -> int:
+        if not _has_room(self._number):
+            raise BlockingIOError
+        return os.write(self._number, data)
+
+    def close(self) -> None:
+        """The descriptor is that of the stream."""
+
+
+def _has_room(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
+def number_lines(worker: int) -> None:
+    """Name the worker in every line. Warnings are logged if nothing else was chosen."""
+    if not logging.root.handlers:
+        log_to_stderr("warning", False)
+    for handler in logging.root.handlers:
+        handler.addFilter(WorkerNumber(worker, is_field=isinstance(handler.formatter, JsonLines)))
+
+
+class WorkerNumber(logging.Filter):
+    """Adds the number of a worker to a record: as a field, or before the name of its logger."""
+
+    def __init__(self, number: int, *, is_field: bool) -> None:
+        super().__init__()
+        self._number, self._is_field = number, is_field
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._is_field:
+            record.fields = {"worker": self._number, **getattr(record, "fields", {})}
+        elif not hasattr(record, "worker"):
+            record.worker = self._number
+            record.name = f"worker {self._number} {record.name}"
+        return True
+
+
+def log_to_stderr(level: str | None, as_json: bool) -> bool:
+    """Log to stderr from `level` (or `info`) on. Returns whether that includes the requests."""
+    handler = PatientLines()
+    handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
+    logging.basicConfig(handlers=[handler], level=(level or DEFAULT_LEVEL).upper(), force=True)
+    return logging.getLogger().isEnabledFor(logging.INFO)
+
+
+# -- The request log: one line per request, to the logger `defserve.requests`.
+
+
+class RequestLog(RequestWatcher[None]):
+    """Logs method, name, outcome, duration and trace id. Arguments and results may hold secrets, and are left out."""
+
+    name = "request log"
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("defserve").getChild("requests")
+
+    def begin(self, call: Call) -> None:
+        pass
+
+    def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
+        fields = {
+            "method": call.method,
+            # The registered name: text of a caller does not go into the log.
+            "name": call.subject_name,
+            "outcome": outcome.kind,
+            "error_type": outcome.error_type or None,
+            "duration_ms": round(seconds * 1000, 1),
+            "trace_id": trace_id(call),
+            "principal": call.principal,
+        }
+        known = {key: value for key, value in fields.items() if value is not None}
+        self._log.info("%s", _line(known), extra={"fields": known})
+
+
+def _line(known: Mapping[str, object]) -> str:
+    subject = f"{known['method']} {known['name']}" if "name" in known else known["method"]
+    outcome = f"{known['outcome']} ({known['error_type']})" if "error_type" in known else known["outcome"]
+    return f"{subject} {outcome} {known['duration_ms']} ms trace={known['trace_id']}"

@@ -1,0 +1,312 @@
+"""The page that a browser gets at a server's address: what this is, how to connect each client, and the tools.
+
+It says what a client without a token is told (`tools/list`), and stays below 10 kB. It needs no script but for its Copy
+buttons, and loads nothing. Whatever the author or a mounted server wrote is text: escaped, shortened, on one line.
+Nothing here is imported before a browser asks.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from html import escape
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import from_json
+
+from defserve.base.hidden_characters import describe_hidden
+from defserve.base.peer_bounds import ByteCache
+from defserve.client.known_clients import CLIENTS, ClientApp, Launch, server_name_of
+from defserve.core.call import Call, Replied
+from defserve.core.extension import Offer
+from defserve.core.json_values import is_object
+from defserve.core.messages import Params, Request
+from defserve.errors import UsageError
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.versions import STATELESS_VERSIONS, TABLE
+from defserve.protocols.mgp.terms import SECURITY_KEY
+from defserve.serve.http.other_endpoints import HTML, PageContent
+from defserve.serve.sockets import HeaderList
+from defserve.version import VERSION
+
+OFFER: Final = Offer(
+    STATELESS_VERSIONS[-1], {}, {"name": "page", "version": VERSION}, stateless=True, key=("page", VERSION)
+)
+
+MOST_KEPT: Final = 8 * 1024 * 1024
+NEEDS_TOKEN: Final = "Clients need a token to see them."
+REFUSED: Final = "They are not listed here."
+
+
+def page_content(mcp: MCP, *, everywhere: bool) -> PageContent:
+    """The page of a server. `everywhere`: browsers elsewhere may see it too."""
+    identity, kept = mcp.lifecycle.identity, ByteCache[bytes](MOST_KEPT)
+
+    def unlisted(address: str) -> bytes:
+        # Without a token nothing is told about a server but where it is. The name is what clients file it under.
+        return page(About(identity.name, unlisted=NEEDS_TOKEN), address, everywhere=everywhere)
+
+    def listed(address: str) -> tuple[Request, PageReply]:
+        request = Request(1, "tools/list", {}, {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        about = About(identity.name, identity.title or "", identity.version, identity.description or "")
+        return request, PageReply(about, address, everywhere, kept)
+
+    return PageContent(OFFER, listed, unlisted, headers())
+
+
+class PageReply:
+    """The reply to `tools/list`, as a page. If the list is refused, the page has none.
+
+    `kept` holds pages by their address and list, so that a long list is not read for every browser.
+    """
+
+    kind = HTML
+
+    def __init__(self, about: About, address: str, everywhere: bool, kept: ByteCache[bytes]) -> None:
+        self._about, self._address, self._everywhere, self._kept = about, address, everywhere, kept
+
+    @property
+    def headers(self) -> HeaderList:
+        return headers()
+
+    def result(self, call: Call, result: Any) -> Replied:
+        if not isinstance(result, bytes):
+            return self._listed(result), None
+        key = self._address, result
+        if (made := self._kept.get(key)) is None:
+            made = self._listed(from_json(result))
+            self._kept.put(key, made, len(made) + len(result))
+        return made, None
+
+    def failure(self, call: Call, error: Params) -> Replied:
+        return self._page(self._about._replace(unlisted=REFUSED)), None
+
+    def _listed(self, found: Any) -> bytes:
+        tools = [tool for tool in found["tools"] if is_object(tool)]
+        return self._page(self._about._replace(tools=tools, is_complete="nextCursor" not in found))
+
+    def _page(self, about: About) -> bytes:
+        return page(about, self._address, everywhere=self._everywhere)
+
+
+# -- The HTML of the page. Whatever the author or a mounted server wrote is text: escaped, shortened, on one line.
+
+
+MOST_BYTES: Final = 10_000
+
+# Of what is said about the clients together: an address may be long, and is in each of them.
+MOST_BYTES_OF_CLIENTS: Final = 3_000
+
+# Of one text, in characters. In bytes it is at most twice that.
+MAX_NAME, MAX_VERSION, MAX_LEAD, MAX_LINE = 64, 32, 240, 160
+
+# A shape for each mark, so that colour is not all that tells them apart.
+SHAPES: Final[Mapping[str, str]] = {
+    "safe": '<circle cx="8" cy="8" r="5"/><path d="m5.7 8.2 1.6 1.6 3-3.3"/>',
+    "moderate": '<path d="M8 2.8 14 13.2H2zM8 6.8v3M8 11.5v.1"/>',
+    "dangerous": '<path d="M5.6 2.3h4.8l3.3 3.3v4.8l-3.3 3.3H5.6l-3.3-3.3V5.6zM8 5v3.8M8 10.9v.1"/>',
+    "unmarked": '<circle cx="8" cy="8" r="5" stroke-dasharray="2 2.5"/>',
+}
+COPY: Final = "<button hidden>Copy</button>"
+CONNECT: Final = "This address is for MCP clients; here is how to connect one."
+
+
+class About(NamedTuple):
+    """What the page says of a server. If it says nothing of the tools, `unlisted` is why."""
+
+    name: str
+    title: str = ""
+    version: str = ""
+    description: str = ""
+    tools: Sequence[Mapping[str, Any]] = ()
+    is_complete: bool = True
+    unlisted: str = ""
+
+
+def page(about: About, address: str, *, everywhere: bool) -> bytes:
+    """The page. It has as many tools as fit."""
+    before = _begin(about, address)
+    after = _end(address, everywhere=everywhere)
+    room = MOST_BYTES - len(before.encode()) - len(after.encode())
+    return (before + _tools(about, room) + after).encode()
+
+
+@cache
+def headers() -> HeaderList:
+    """A policy that allows this page's own style and script and nothing else, and the page in no frame and no cache."""
+    script, style = (f"'sha256-{b64encode(sha256(_file(name).encode()).digest()).decode()}'" for name in FILES)
+    policy = (
+        f"default-src 'none'; script-src {script}; style-src {style}; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return (
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"x-frame-options", b"DENY"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"cache-control", b"no-store"),
+        (b"vary", b"Accept"),
+    )
+
+
+FILES: Final = ("page.js", "page.css")
+
+
+@cache
+def _file(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").strip()
+
+
+def _text(given: Any, most: int) -> str:
+    """A text on one line, without characters that hide or reorder others, escaped."""
+    text = " ".join(str(given or "")[: 4 * most].split())
+    for place, _ in reversed(list(describe_hidden(text))):
+        text = text[:place] + text[place + 1 :]
+    shown, cut = escape(text), most
+    while len(text) > cut or len(shown.encode()) > 2 * most:
+        cut = min(cut, len(text)) - 1
+        text = text[:cut].rstrip()
+        shown = escape(text) + "…"
+    return shown
+
+
+def _begin(about: About, address: str) -> str:
+    name = _text(about.title or about.name, MAX_NAME)
+    version = f" <small>{_text(about.version, MAX_VERSION)}</small>" if about.version else ""
+    lead = " ".join(filter(None, (_text(about.description, MAX_LEAD), CONNECT)))
+    known = (_client(one, is_open=not place) for place, one in enumerate(client_steps(about.name, address)))
+    clients = "".join(_fitting(known, MOST_BYTES_OF_CLIENTS))
+    shapes = "".join(f'<symbol id="{mark}" viewBox="0 0 16 16">{shape}</symbol>' for mark, shape in SHAPES.items())
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="robots" content="noindex">'
+        f'<title>{name}, an MCP server</title><link rel="icon" href="data:,"><style>{_file("page.css")}</style>'
+        f"<svg hidden>{shapes}</svg><main><h1>{name}{version}</h1><p class=lead>{lead}</p>"
+        f'<div class="copy address"><code>{escape(address)}</code>{COPY}</div>'
+        f"<h2>Connect</h2><div class=list>{clients}</div>"
+    )
+
+
+def _fitting(parts: Iterable[str], room: int) -> list[str]:
+    """The first parts, as many as have room."""
+    found: list[str] = []
+    for part in parts:
+        room -= len(part.encode())
+        if room < 0:
+            break
+        found.append(part)
+    return found
+
+
+def _client(steps: ClientSteps, *, is_open: bool) -> str:
+    title = f"<b>{escape(steps.title)}</b>"
+    if not steps.text:
+        return f"<details><summary>{title}</summary><p>{escape(steps.place)}</p></details>"
+    return (
+        f"<details{' open' if is_open else ''}><summary>{title} <span>{escape(steps.place)}</span></summary>"
+        f"<div class=copy><pre>{escape(steps.text, quote=False)}</pre>{COPY}</div></details>"
+    )
+
+
+def _tools(about: About, room: int) -> str:
+    """The list of tools, in at most `room` bytes."""
+    if not about.tools:
+        return f"<h2>Tools</h2><p class=end>{about.unlisted or 'There are none.'}</p>"
+    used = set(map(mark_of, about.tools))
+    legend = "".join(f"<span class={mark}>{_icon(mark, named=False)} {mark}</span>" for mark in SHAPES if mark in used)
+    begin = f"<div class=tools><h2>Tools</h2><p>{legend}</p></div><ul class=list>"
+    room -= len(f"{begin}</ul>") + len(_counted(len(about.tools), len(about.tools), is_complete=False))
+    rows = _fitting(map(_tool, about.tools), room)
+    return f"{begin}{''.join(rows)}</ul>" + _counted(len(rows), len(about.tools), is_complete=about.is_complete)
+
+
+def _tool(tool: Mapping[str, Any]) -> str:
+    mark = mark_of(tool)
+    first = str(tool.get("description") or tool.get("title") or "").strip().partition("\n\n")[0]
+    # HTML lets the ends of these elements be left out, which is room for more of them.
+    return f"<li>{_icon(mark)}<code>{_text(tool.get('name'), 2 * MAX_NAME)}</code><p>{_text(first, MAX_LINE)}"
+
+
+def mark_of(tool: Mapping[str, Any]) -> str:
+    """The mark that a listed tool carries for every client: safe, moderate, dangerous or unmarked."""
+    meta = tool.get("_meta")
+    security = meta.get(SECURITY_KEY) if is_object(meta) else None
+    risk = security.get("risk_level") if is_object(security) else None
+    return risk if isinstance(risk, str) and risk in SHAPES else "unmarked"
+
+
+def _icon(mark: str, *, named: bool = True) -> str:
+    """`named`: for who does not see it, the mark's name is read out."""
+    told = f"role=img aria-label={mark}" if named else "aria-hidden=true"
+    return f"<svg class={mark} {told}><use href=#{mark} /></svg>"
+
+
+def _counted(shown: int, all: int, *, is_complete: bool) -> str:
+    if shown == all and is_complete:
+        return ""
+    return f"<p class=end>{shown} of {all}{'' if is_complete else ' or more'} are shown.</p>"
+
+
+def _end(address: str, *, everywhere: bool) -> str:
+    seen = "" if everywhere else " Only browsers on this machine see this page."
+    look = f"<code>defserve inspect {escape(shlex.quote(address))}</code>"
+    return (
+        f"<p class=end>Speaks MCP {TABLE[0].name} to {TABLE[-1].name}.{seen} To look inside, run {look}.</p></main>"
+        f"<script>{_file('page.js')}</script></html>\n"
+    )
+
+
+# -- How each known client is told of a server at an address: a command, an entry for its settings, or a sentence.
+
+
+FIRST: Final = "claude-code"
+
+
+class ClientSteps(NamedTuple):
+    """What to do in one client. `text` is to be copied; without it, `place` says all there is to say."""
+
+    title: str
+    place: str
+    text: str
+
+
+def client_steps(server: str, address: str) -> list[ClientSteps]:
+    """For every client of the install table, and for the command line."""
+    name = server_name_of(server)
+    known = sorted(CLIENTS, key=lambda one: one != FIRST)
+    return [
+        *(_steps(CLIENTS[one], name, address) for one in known),
+        ClientSteps("Command line", "defserve", f"defserve list {shlex.quote(address)}"),
+    ]
+
+
+def _steps(client: ClientApp, name: str, address: str) -> ClientSteps:
+    if client.adds:
+        return ClientSteps(client.title, "one command", client.adds.format(name=name, url=shlex.quote(address)))
+    try:
+        entry = client.entry(Launch(url=address))
+    except UsageError as error:
+        return ClientSteps(client.title, f"{error.problem}; {error.fix}.", "")
+    return ClientSteps(client.title, _place(client), _written(client, name, entry))
+
+
+def _place(client: ClientApp) -> str:
+    """Its settings file, as seen from a project; of a user's own file only the name, because this page may travel."""
+    if "project" in client.paths:
+        place = PurePath(client.paths["project"]()).as_posix()
+        return place if place != client.title else "of a project"
+    return client.paths["user"]().name
+
+
+def _written(client: ClientApp, name: str, entry: dict[str, Any]) -> str:
+    if client.format == "toml":
+        # The names and values here are such that JSON's strings are also TOML's.
+        return "\n".join([f"[{client.key}.{name}]", *(f"{key} = {json.dumps(entry[key])}" for key in entry)])
+    return json.dumps({client.key: {name: entry}})

@@ -1,0 +1,215 @@
+"""Features that hold in all processes: MGP's access entries and events, and MCPL's hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.errors import Refused
+from defserve.protocols.mcp.subscriptions import Subscriptions
+from defserve.protocols.mgp.access import AccessPolicy, Entry
+from defserve.server.shared_news import KIND, WORKER, Fields, NewsKind, SessionNews
+from defserve.stores.shared.shared_tables import SharedOnce, SharedTable, Work
+from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.store import StoreUnavailable
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+    from defserve.protocols.mcpl.extension import MCPL
+    from defserve.protocols.mgp.events import MgpEvent
+    from defserve.protocols.mgp.extension import MGP
+
+
+TABLE = "access"
+INSTANTS = ("granted_at", "expires_at")
+
+# The clocks of machines differ.
+SLACK: Final = timedelta(hours=1)
+MOST_DROPPED: Final = 1000
+
+
+class SharedEntries:
+    """The decisions of a policy that were made while it was served.
+
+    An entry that was removed is kept as None if it would come back otherwise.
+    """
+
+    def __init__(self, link: SharedLink, policy: AccessPolicy, subscriptions: Subscriptions) -> None:
+        def reload() -> None:
+            # The process that decided tells all sessions that their lists have changed.
+            with subscriptions.told_elsewhere():
+                policy.reload()
+
+        self._table, self._policy = SharedTable(link, TABLE, reload), policy
+        policy.share(self)
+
+    def check(self) -> None:
+        if not self._table.is_loaded:
+            raise StoreUnavailable("The store cannot be reached: who may use what is not known yet")
+
+    def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
+        for name, value in self._table.values.items():
+            agent, tool = json.loads(name)
+            yield agent, tool, _entry(json.loads(value))
+
+    def put(self, entry: Entry) -> None:
+        written = asdict(entry) | {name: _text(getattr(entry, name)) for name in INSTANTS}
+        self._table.put(
+            json.dumps([entry.agent_id, entry.tool_name]),
+            json.dumps(written),
+            is_restrictive=entry.permission == "deny",
+            dropped=self._expired(),
+        )
+
+    def remove(self, entry: Entry) -> None:
+        name, is_declared = [entry.agent_id, entry.tool_name], self._policy.is_declared(entry.agent_id, entry.tool_name)
+        self._table.put(json.dumps(name), json.dumps(None) if is_declared else "", is_restrictive=True)
+
+    def _expired(self) -> dict[str, str]:
+        """Entries that say nothing any more, as they are in the table."""
+        instant, found = datetime.now(UTC) - SLACK, dict[str, str]()
+        for name, value in self._table.values.items():
+            entry = _entry(json.loads(value))
+            if entry is None or entry.holds(instant) or self._policy.is_declared(entry.agent_id, entry.tool_name):
+                continue
+            found[name] = value
+            if len(found) == MOST_DROPPED:
+                break
+        return found
+
+
+def _text(instant: datetime | None) -> str | None:
+    return instant.isoformat() if instant is not None else None
+
+
+def _entry(written: Any) -> Entry | None:
+    if written is None:
+        return None
+    given: dict[str, Any] = {**written}
+    for name in INSTANTS:
+        given[name] = datetime.fromisoformat(given[name]) if given[name] is not None else None
+    return Entry(**given)
+
+
+# -- MGP's events: emitted in one process, they reach the subscribers of all, and all remember the latest.
+
+
+EVENT = "mgp event"
+MAX_EVENT_BYTES = 1024 * 1024
+"""A larger event stays in its process."""
+
+
+def share_events(news: SessionNews, mgp: MGP) -> None:
+    """Send events to the sessions of all processes. The section of `mgp` is made when it is first needed."""
+
+    def share(event: MgpEvent) -> bool:
+        to = event.audience_written()
+        return (
+            to is not None
+            and event.size <= MAX_EVENT_BYTES
+            and news.publish(EVENT, e=json.dumps([*event.written(), to]))
+        )
+
+    def read(fields: Fields) -> MgpEvent | None:
+        return mgp.events.remembered(json.loads(fields["e"]), news.session)
+
+    def note(session: Session, name: str, value: str) -> bool:
+        return news.note(session, f"kept:{mgp.name}:{name}", value)
+
+    def deliver(sessions: list[Session], fields: Fields) -> None:
+        if (event := read(fields)) is not None:
+            mgp.events.received(event, sessions, note)
+
+    def concerned(fields: Fields) -> list[Session] | None:
+        return None
+
+    def others(fields: Fields, is_own: bool) -> None:
+        if (event := read(fields)) is not None:
+            mgp.events.received_elsewhere(event, is_own=is_own)
+
+    def lost(session: Session) -> None:
+        """The next event shows the gap by its number."""
+
+    news.add(EVENT, NewsKind(deliver, others, lost, concerned))
+    if news.is_first:
+        mgp.share_events = share
+
+
+# -- MCPL's hosts in other processes: those of a principal are found, and what is for everyone reaches them.
+
+
+VERB = "mcpl"
+MAX_HOST_BYTES = 4 * 1024 * 1024
+"""What is longer stays in its process."""
+MOST_TASKS = 4096
+
+
+class SharedHosts:
+    """The hosts that other processes serve."""
+
+    def __init__(self, news: SessionNews, mcpl: MCPL) -> None:
+        self._news, self._mcpl = news, mcpl
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._once = SharedOnce(news.link)
+        news.link.receive(VERB, self._on_verb)
+        news.missed[VERB] = self._receive
+        mcpl.server.others = self
+
+    async def find(self, principal: str) -> None:
+        """Get to know the sessions of a principal. While the store is away, only those are known that were."""
+        if self._news.link.is_on_loop and self._news.link.is_up:
+            try:
+                await self._news.sessions.load_all(principal)
+            except Refused as error:
+                logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
+
+    async def once(self, session: Session, key: str, work: Work) -> str:
+        """What came of `work`, which one process does for this session and key.
+
+        Raises TimedOut if another one does it, and its host has not answered in the time that a host has.
+        """
+        if session.sharer is None:
+            return (await work())[0]
+        limits = session.composition.limits
+        return await self._once.run(f"{session.sharer.id}\n{key}", limits.idle, work, limits.callback)
+
+    def publish(self, verb: str, value: Any) -> None:
+        """Have the other processes do this for the sessions that they own."""
+        written = json.dumps(value)
+        if len(written) > MAX_HOST_BYTES:
+            logging.getLogger("defserve").warning("%s: too long to be told to other processes", verb)
+        else:
+            self._news.link.publish(KIND, VERB, "v", verb, "d", written)
+
+    def _on_verb(self, fields: Fields, id: str) -> None:
+        if fields[WORKER].decode() == self._news.link.worker:
+            return
+        if len(self._tasks) >= MOST_TASKS:
+            logging.getLogger("defserve").warning(
+                "what another process says to everyone is lost: hosts have not answered %d others", MOST_TASKS
+            )
+        else:
+            self._receive(None, fields, self._news.link.handled_news)
+
+    def _receive(self, only: Session | None, fields: Fields, before: str) -> asyncio.Task[None]:
+        """Tell one session, or all that this process owns. A new owner may tell again what the one before has told.
+
+        Hosts know events and messages by their ids.
+        """
+        # The next news must not wait for hosts that answer slowly.
+        task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"]), only))
+        self._tasks.add(task)
+        self._news.link.unfinished[task] = before
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._news.link.unfinished.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logging.getLogger("defserve").warning("what another process says to everyone is lost: %s", error)

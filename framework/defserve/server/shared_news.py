@@ -1,0 +1,158 @@
+"""News that sessions are told in every process: each session by the process that owns it, once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+from defserve.stores.shared.worker_link import Delivery, SharedLink, before
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+    from defserve.protocols.mcp.subscriptions import Subscriptions
+    from defserve.serve.http.shared.session import SharedSession
+    from defserve.serve.http.shared.sessions import SharedSessions
+
+
+Fields: TypeAlias = dict[str, bytes]
+KIND, WORKER = "t", "w"
+
+log = logging.getLogger("defserve")
+
+
+class NewsKind(NamedTuple):
+    """What is done with one kind of news.
+
+    `deliver` tells sessions. `others` tells those whom only this process knows; it gets whether the news is its own.
+    `lost` tells a session that news is no longer known. `concerned` are the sessions of this process that news may
+    concern, or None for all of them.
+    """
+
+    deliver: Callable[[list[Session], Fields], None]
+    others: Callable[[Fields, bool], None]
+    lost: Callable[[Session], None]
+    concerned: Callable[[Fields], list[Session] | None]
+
+
+class SessionNews:
+    """The news for the sessions of one endpoint."""
+
+    def __init__(self, link: SharedLink, sessions: SharedSessions, *, is_first: bool) -> None:
+        self.link, self.sessions, self.is_first = link, sessions, is_first
+        self._kinds: dict[str, NewsKind] = {}
+        self.missed: dict[str, Callable[[Session, Fields, str], asyncio.Task[None]]] = {}
+        """Kinds of news that this process handles by itself. A session is told those that it has missed."""
+        sessions.ownership.replay = self._replay
+
+    def add(self, name: str, kind: NewsKind) -> None:
+        self._kinds[name] = kind
+        self.link.receive(name, self._on_news)
+
+    def publish(self, name: str, **fields: str) -> bool:
+        """Send news to all processes, this one too. From any thread. False: there is no way to them."""
+        return self.link.publish(KIND, name, *(part for pair in fields.items() for part in pair))
+
+    def session(self, id: str) -> Session | None:
+        """The session of this id, if this process knows it."""
+        found = self.sessions.known(id)
+        return _conversation(found) if found is not None else None
+
+    def note(self, session: Session, field: str, value: str) -> bool:
+        """Keep this in a session's record together with the message that is delivered next.
+
+        False: that message was delivered already, by another process, and is to be left out.
+        """
+        delivery, shared = self.link.delivering, cast("SharedSession", session.sharer)
+        if delivery is None or delivery.skip(shared.id, shared.delivered):
+            return False
+        delivery.record = field, value
+        return True
+
+    async def _on_news(self, fields: Fields, id: str) -> None:
+        # What was subscribed to before the news was published must be known here.
+        await self.sessions.refresh_owned()
+        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.owned_behind()
+        for session in behind:  # in its order: a session forgets what comes too late
+            session.miss(id, fields)
+        told = [each for each in self._concerned(kind, fields) if each not in behind]
+        if told:
+            self._deliver(kind, told, fields, id)
+        if self.is_first:
+            kind.others(fields, fields[WORKER].decode() == self.link.worker)
+
+    def _concerned(self, kind: NewsKind, fields: Fields) -> list[SharedSession]:
+        """The sessions of this endpoint that this process owns, and that news may concern."""
+        found = kind.concerned(fields)
+        if found is None:
+            return self.sessions.owned()
+        shared = [cast("SharedSession", each.sharer) for each in found if each.sharer is not None]
+        return [each for each in shared if each.is_owner and self.sessions.known(each.id) is each]
+
+    def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> dict[str, asyncio.Task[None]]:
+        left = dict[str, asyncio.Task[None]]()
+        if news is None:
+            for kind in self._kinds.values():
+                kind.lost(_conversation(session))
+        for id, fields in news or ():
+            name = fields[KIND].decode()
+            if (kind := self._kinds.get(name)) is not None:
+                self._deliver(kind, [session], fields, id)
+            elif (tell := self.missed.get(name)) is not None:
+                left[id] = tell(_conversation(session), fields, before(id))
+        return left
+
+    def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
+        told = [_conversation(each) for each in sessions]
+        try:
+            self._tell(kind, told, fields, id)
+        except Exception:
+            log.exception("news could not be told to all sessions at once")
+            for each in told:  # one that fails must not keep it from the others; who was told is not told twice
+                try:
+                    self._tell(kind, [each], fields, id)
+                except Exception:
+                    log.exception("news could not be told to a session")
+
+    def _tell(self, kind: NewsKind, sessions: list[Session], fields: Fields, id: str) -> None:
+        self.link.delivering = Delivery(id)
+        try:
+            kind.deliver(sessions, fields)
+        finally:
+            self.link.delivering = None
+
+
+def _conversation(session: SharedSession) -> Session:
+    return cast("Session", cast(Any, session.conversation))
+
+
+# -- Changes of lists and resources, told by one process, reach the sessions and listeners of all.
+
+
+CHANGE = "change"
+
+
+def share_changes(news: SessionNews, subscriptions: Subscriptions) -> None:
+    """Tell the sessions of all processes of changes."""
+
+    def share(what: str, name: str) -> None:
+        news.publish(CHANGE, k=what, v=name)
+
+    def deliver(sessions: list[Session], fields: Fields) -> None:
+        subscriptions.received(*_change(fields), sessions)
+
+    def concerned(fields: Fields) -> list[Session] | None:
+        return subscriptions.concerned(*_change(fields))
+
+    def others(fields: Fields, is_own: bool) -> None:
+        if not is_own:
+            subscriptions.received_elsewhere(*_change(fields))
+
+    news.add(CHANGE, NewsKind(deliver, others, subscriptions.missed, concerned))
+    if news.is_first:
+        subscriptions.share = share
+
+
+def _change(fields: Fields) -> tuple[str, str]:
+    return fields["k"].decode(), fields["v"].decode()

@@ -1,0 +1,220 @@
+"""HTTP for a server: combines the rules of the protocol, the sessions of the runner and the transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from socket import socket
+from typing import Protocol
+
+from defserve.auth import Auth
+from defserve.auth.authority import canonical_address
+from defserve.auth.bearer_tokens import check_settings
+from defserve.core.composition import Composition
+from defserve.errors import UsageError
+from defserve.protocols.mcp.extension import MCP
+from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mgp.extension import MGP
+from defserve.serve.address import Address
+from defserve.serve.http.app import HttpApp, HttpOptions, Probe
+from defserve.serve.http.other_endpoints import PageContent, PageRules
+from defserve.serve.http.streamable import HttpRules
+from defserve.serve.network import NetworkOptions, listen
+from defserve.serve.sockets import bound
+from defserve.serve.web_sessions import WebSessions
+from defserve.server.decorators import WebFields
+from defserve.server.metrics import Metrics
+from defserve.server.sharing import sharing_of
+
+# The address of a unix socket has no path for the endpoint, so this one is used.
+UNIX_PATH = "/mcp"
+
+NO_SESSIONS = f"This server has no sessions, so it cannot be initialized: use protocol version {STATELESS_VERSIONS[-1]}"
+
+
+class ProcessGroup(Protocol):
+    """Several processes that serve together, as one of them sees them."""
+
+    @property
+    def probes(self) -> Mapping[str, Probe]: ...
+    async def metrics(self) -> tuple[int, bytes]: ...
+
+
+def app(
+    composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
+) -> HttpApp:
+    """The ASGI application of a composition, at an address of its own or mounted in another application."""
+    return app_of(WebSessions(composition), mcp, auth, options, address)
+
+
+def app_of(
+    provider: WebSessions,
+    mcp: MCP,
+    auth: Auth | None,
+    options: WebFields,
+    address: Address | None,
+    local_key: str | None = None,
+    group: ProcessGroup | None = None,
+) -> HttpApp:
+    """The application whose sessions `provider` opens. Who shows the `local_key` is the local user.
+
+    In a `group` of processes, each one answers for all of them too.
+    """
+    refuse_scopes_without_auth(mcp, auth)
+    if auth is not None:
+        check_settings(auth.verifier)
+    is_unix = address is not None and address.scheme == "unix"
+    _check_local(options, address)
+    checked = auth
+    if local_key is not None:
+        from defserve.auth.local_token import with_local_token
+
+        checked = with_local_token(local_key, auth)
+
+    async def ready() -> tuple[int, bytes]:
+        await provider.start(served.close)
+        return await readiness(provider.composition, checked)
+
+    metrics = partial(measured, provider.composition) if group is None else group.metrics
+    rest = None
+    if options.get("rest", False):
+        from defserve.server.rest import rest_rules
+
+        rest = rest_rules(mcp, authorized=auth is not None)
+    sharing = sharing_of(provider.composition)
+    http = HttpOptions(
+        page=_page(mcp, auth, options, is_unix=is_unix),
+        path=UNIX_PATH if is_unix else address.path if address is not None else "",
+        bind=address.host if address is not None and not is_unix else "127.0.0.1",
+        port=address.port if address is not None else None,
+        allowed_hosts=tuple(options.get("allowed_hosts", ())),
+        allowed_origins=tuple(options.get("allowed_origins", ())),
+        trusted_proxy=options.get("trusted_proxy", False),
+        trust_same_user=options.get("trust_same_user", False),
+        legacy_sse=options.get("legacy_sse", False),
+        auth=checked,
+        probes={"/healthz": _liveness, "/readyz": ready, **(group.probes if group is not None else {})},
+        reports={"/metrics": metrics} if options.get("metrics", False) else {},
+        rest=rest,
+        shared=sharing.link if sharing is not None else None,
+    )
+    served = HttpApp(provider, _rules(mcp, provider.composition, options), http)
+    if sharing is not None:
+        sharing.follow(provider.composition, mcp.subscriptions, served.streamable)
+    provider.hang_up = served.drain
+    return served
+
+
+def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpRules:
+    """What MCP says about HTTP."""
+    return HttpRules(
+        handshake_versions=HANDSHAKE_VERSIONS,
+        stateless_versions=STATELESS_VERSIONS,
+        opening="initialize",
+        version_key=VERSION_KEY,
+        capabilities_key=CAPABILITIES_KEY,
+        primed_versions=PRIMED_VERSIONS,
+        param_headers=mcp.tools.param_headers,
+        scopes=mcp.tools.scopes,
+        refusal=composition.refusal,
+        no_sessions=NO_SESSIONS if options.get("stateless", False) else "",
+    )
+
+
+def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> PageRules | None:
+    """The page for browsers. By itself it is only where a browser reaches this machine directly, and needs no token."""
+    wanted = options.get("page")
+    if wanted is False or (wanted is None and (auth is not None or is_unix or options.get("trusted_proxy", False))):
+        return None
+
+    def content() -> PageContent:
+        from defserve.server.page import page_content
+
+        return page_content(mcp, everywhere=wanted is True)
+
+    return PageRules(wanted is True, content)
+
+
+def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
+    """Serve on the network until a signal or a client ends it. Returns the exit code."""
+    provider, network = WebSessions(composition), network_options(options)
+    if not options.get("local_token", False):
+        return listen(app_of(provider, mcp, auth, options, address), address, network, composition.limits, provider)
+    _check_local(options, address)
+    from defserve.auth.local_token import published
+
+    with bound(address) as sockets, published(places_of(sockets)) as key:
+        served = app_of(provider, mcp, auth, options, address, key)
+        return listen(served, address, network, composition.limits, provider, sockets)
+
+
+def network_options(options: WebFields) -> NetworkOptions:
+    """The options that say how to listen."""
+    return NetworkOptions(
+        parser=options.get("parser", "auto"),
+        certfile=options.get("certfile"),
+        keyfile=options.get("keyfile"),
+        forwarded=canonical_address if options.get("trusted_proxy", False) else None,
+        peer_user=options.get("trust_same_user", False),
+    )
+
+
+def places_of(sockets: Iterable[socket]) -> list[tuple[str, int]]:
+    """The addresses that sockets are bound to."""
+    return [one.getsockname()[:2] for one in sockets]
+
+
+def _check_local(options: WebFields, address: Address | None) -> None:
+    """Raises UsageError for options about local callers that do not fit the address."""
+    if options.get("trust_same_user", False) and (address is None or address.scheme != "unix"):
+        raise UsageError(
+            "trust_same_user is for unix sockets: only there the system says which user calls",
+            fix="serve on unix:/path, or use local_token on a loopback address",
+        )
+    if options.get("trust_same_user", False) and options.get("trusted_proxy", False):
+        raise UsageError(
+            "trust_same_user and trusted_proxy contradict each other: callers behind a proxy are not its user",
+            fix="leave out one of the two",
+        )
+    if options.get("local_token", False):
+        if address is None or address.scheme == "unix":
+            raise UsageError(
+                "local_token needs a loopback address of the server's own",
+                fix='serve with run(on="http://127.0.0.1:8000/mcp"); on a unix socket use trust_same_user',
+            )
+        from defserve.auth.local_token import check_place
+
+        check_place(address.host)
+
+
+async def measured(composition: Composition) -> tuple[int, bytes]:
+    """The metrics of this process."""
+    return 200, "".join(e.text(composition) for e in composition.extensions if isinstance(e, Metrics)).encode()
+
+
+async def _liveness() -> tuple[int, bytes]:
+    """Whether the process answers. A failed health check is no reason to restart it, so none runs here."""
+    return 200, b"ok"
+
+
+async def readiness(composition: Composition, auth: Auth | None) -> tuple[int, bytes]:
+    """Whether this server should get calls. While it can check no token, it would refuse them all."""
+    if composition.draining:
+        return 503, b"draining"
+    if auth is not None and not await auth.is_ready():
+        return 503, b"tokens cannot be checked"
+    found = [await e.health.readiness(composition) for e in composition.extensions if isinstance(e, MGP)]
+    word = found[0] if found else "healthy"
+    return 503 if word == "unhealthy" else 200, word.encode()
+
+
+def refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
+    """Raises UsageError if an item needs scopes but no tokens are checked: then nobody can prove a scope."""
+    for item in () if auth is not None else mcp.items():
+        if item.options.scopes:
+            raise UsageError(
+                f"{item.kind} {item.name!r} needs scopes {list(item.options.scopes)}, and this server checks no tokens",
+                where=item.where,
+                fix="give Server(auth=…), or serve it on stdio: only",
+            )

@@ -1,0 +1,268 @@
+"""`Server.run(workers=…)`: this process becomes the supervisor, or serves as one of its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from defserve.auth.bearer_tokens import check_settings
+from defserve.core.composition import Composition
+from defserve.core.json_values import is_array
+from defserve.errors import UsageError
+from defserve.protocols.mcp.extension import MCP
+from defserve.serve.address import PORTS, Address
+from defserve.serve.connection import INTERRUPTED
+from defserve.serve.network import actual, listen
+from defserve.serve.sockets import bound
+from defserve.serve.web_sessions import WebSessions
+from defserve.server import web
+from defserve.server.logs import JsonLines, PatientLines, number_lines
+from defserve.server.workers.supervisor import GroupPlan, Supervisor, Timing, counted
+from defserve.server.workers.worker import GroupSecrets, Membership, Worker, join, membership
+
+if TYPE_CHECKING:
+    from defserve.auth import Auth
+    from defserve.server.decorators import WebFields
+    from defserve.stores.store import Store
+
+
+# -- What a server must share before several processes can serve it.
+
+
+class SharingServer(Protocol):
+    """The part of a server that says what it keeps, and where."""
+
+    shared: str | None
+
+    @property
+    def store(self) -> Store | None: ...
+    @property
+    def composition(self) -> Composition: ...
+
+
+if TYPE_CHECKING:
+    from defserve.auth import Auth
+    from defserve.server.decorators import WebFields
+
+    class ServedInGroup(SharingServer, Protocol):
+        """The part of a server that a worker uses."""
+
+        mcp: MCP
+        auth: Auth | None
+
+
+MOST_WORKERS: Final = 256
+
+
+def worker_count(wanted: int | str) -> int:
+    """How many workers `8`, `"8"` or `"auto"` are. Raises UsageError."""
+    if wanted == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(ValueError):
+        if 1 <= (count := int(wanted)) <= MOST_WORKERS:
+            return count
+    raise UsageError(f"there cannot be {wanted!r} workers", fix=f"give a number from 1 to {MOST_WORKERS}, or auto")
+
+
+def address_of_group(on: str) -> Address:
+    """Where a group serves. Raises UsageError if only one process can serve there."""
+    if os.name != "posix":
+        raise UsageError("workers cannot share a socket on this system", fix="leave out workers, or use Linux or macOS")
+    if on.partition(":")[0] not in (*PORTS, "unix"):
+        raise UsageError(
+            f"{on!r} has one client, so it has one process", fix="serve workers on http://127.0.0.1:8000/mcp"
+        )
+    return Address.parse(on, "/mcp")
+
+
+def supervise(
+    address: Address,
+    count: int,
+    *,
+    local_token: bool = False,
+    log_json: bool = False,
+    command: Sequence[str] = (),
+    timing: Timing | None = None,
+) -> int:
+    """Serve an address with so many workers until a signal ends it, and return the exit code.
+
+    Each worker is started with `command`; without one, as this process was.
+    """
+    with bound(address) as sockets, _local_key(sockets, wanted=local_token) as key:
+        plan = GroupPlan(
+            tuple(command) or _own_command(),
+            count,
+            tuple(one.fileno() for one in sockets),
+            GroupSecrets(key, secrets.token_urlsafe(32)),
+        )
+        return asyncio.run(_supervise(plan, str(actual(address, sockets[0])), _teller(log_json), timing))
+
+
+async def _supervise(plan: GroupPlan, where: str, say: Callable[[str], None], timing: Timing | None) -> int:
+    supervisor = Supervisor(plan, say, timing)
+    with _signals(supervisor):
+        return await supervisor.run(lambda: say(f"serving on {where} with {counted(plan.count)}"))
+
+
+@contextmanager
+def _signals(supervisor: Supervisor) -> Generator[None]:
+    loop, had_terminal = asyncio.get_running_loop(), _has_terminal()
+
+    def hang_up() -> None:
+        # A terminal that was closed says the same as somebody who wants a reload.
+        if had_terminal and not _has_terminal():
+            supervisor.stop(0)
+        else:
+            supervisor.reload()
+
+    actions = {
+        signal.SIGTERM: partial(supervisor.stop, 0),
+        signal.SIGINT: partial(supervisor.stop, INTERRUPTED),
+        signal.SIGHUP: hang_up,
+    }
+    for number, action in actions.items():
+        loop.add_signal_handler(number, action)
+    try:
+        yield
+    finally:
+        for number in actions:
+            loop.remove_signal_handler(number)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _local_key(sockets: Any, *, wanted: bool) -> Generator[str | None]:
+    if not wanted:
+        yield None
+        return
+    from defserve.auth.local_token import published
+
+    with published(web.places_of(sockets)) as key:
+        yield key
+
+
+def _own_command() -> tuple[str, ...]:
+    """What started this process. Raises UsageError if that cannot be done again."""
+    arguments = sys.orig_argv[1:]
+    if not arguments or arguments[-1] == "-" or hasattr(sys, "ps1"):
+        raise UsageError("workers load the server from its file, and this one is in none", fix="save it: server.py")
+    return (sys.executable, *arguments)
+
+
+def _teller(log_json: bool) -> Callable[[str], None]:
+    """Prints lines. One that nobody reads is left out: whoever keeps the workers must not wait."""
+    # The log of this process belongs to the author, so it is not set up here.
+    handler = PatientLines()
+    handler.setFormatter(JsonLines() if log_json else None)
+    name = logging.getLogger("defserve").getChild("workers").name
+    return lambda text: handler.emit(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
+
+
+def serve_group(server: ServedInGroup, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
+    """Serve with several processes: supervise them, or be one of them. Returns the exit code."""
+    address, count = address_of_group(on), worker_count(workers)
+    check_sharing(server, count, options)
+    if (member := membership()) is not None:
+        return serve_as_worker(server, address, member, options)
+    if server.auth is not None:
+        check_settings(server.auth.verifier)
+    return supervise(address, count, local_token=options.get("local_token", False), log_json=log_json)
+
+
+def supervised(on: str, workers: str, *, local_token: bool, log_json: bool) -> int | None:
+    """Supervise workers that load the server themselves, and return the exit code. None: this process is a worker."""
+    if membership() is not None:
+        return None
+    return supervise(address_of_group(on), worker_count(workers), local_token=local_token, log_json=log_json)
+
+
+def serve_as_worker(server: ServedInGroup, address: Address, member: Membership, options: WebFields) -> int:
+    """Serve on the sockets of the group until the supervisor or a signal ends it. Returns the exit code."""
+    number_lines(member.number)
+    try:
+        control, group = join(member)
+    except EOFError:
+        return 1
+    server.mcp.secret.of_group = group.secret.encode()
+    composition = server.composition
+    provider = WebSessions(composition)
+    readiness = partial(web.readiness, composition, server.auth)
+    worker = Worker(member, control, provider, partial(web.measured, composition), readiness)
+    app = web.app_of(provider, server.mcp, server.auth, options, address, group.key, worker)
+    network = replace(web.network_options(options), started=worker.started)
+    sockets = [socket.socket(fileno=number) for number in member.sockets]
+    with control:
+        return listen(app, address, network, composition.limits, provider, sockets)
+
+
+def check_sharing(server: SharingServer, count: int, options: WebFields) -> None:
+    """Raises UsageError if several workers would not know what they need from one another."""
+    if file := _audit_file(server):
+        # Also for one worker: it and the one that replaces it run side by side for a while.
+        raise UsageError(
+            f"workers cannot share the audit log {file}: one process at a time writes to a file",
+            fix='keep it in a store: Server(audit="sqlite:///audit.db"), or "redis://…"',
+        )
+    if count == 1:
+        return
+    if options.get("legacy_sse", False):
+        raise UsageError(
+            "--legacy-sse needs one process: its clients send and listen on different connections",
+            fix="leave out --workers, or --legacy-sse",
+        )
+    if not options.get("stateless", False) and server.shared is None:
+        raise UsageError(
+            f"{count} workers cannot share the sessions of clients, which are kept in the memory of one process",
+            fix='keep them in a Redis: Server(shared="redis://localhost:6379/0"), or as the store; or serve only '
+            "clients that need no session (2026-07-28): --stateless (in code: stateless=True)",
+        )
+    auth: Auth | None = getattr(server, "auth", None)
+    if auth is not None and auth.kept_in_memory:
+        raise UsageError(
+            f"{count} workers cannot share {auth.kept_in_memory}, which are kept in the memory of one process",
+            fix='name a store there: "sqlite:///shared.db" on one machine, or "redis://localhost:6379/0"',
+        )
+    for what in _kept_in_memory(server):
+        raise UsageError(
+            f"{count} workers cannot share {what}, which this server keeps in the memory of one process",
+            fix='give Server(store="sqlite:///shared.db") on one machine, or Server(store="redis://localhost:6379/0")',
+        )
+
+
+def _audit_file(server: SharingServer) -> str:
+    """The file that this server writes its audit log to; empty if there is none."""
+    from defserve.stores.audit.stored_log import is_store
+
+    mgp: Any = next((extension for extension in server.composition.extensions if extension.name == "mgp"), None)
+    given: Any = mgp.options.audit if mgp is not None else ()
+    sinks: Sequence[Any] = given if is_array(given) else [given]
+    return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store(str(sink))), "")
+
+
+def _kept_in_memory(server: SharingServer) -> Iterator[str]:
+    from defserve.stores.store import is_in_memory
+
+    for extension in server.composition.extensions:
+        if extension.name == "tasks" and (server.store is None or is_in_memory(server.store)):
+            yield "tasks"
+        states: Any = getattr(extension, "declared_states", list)
+        if any(is_in_memory(state.store) for state in states()):
+            yield "state"

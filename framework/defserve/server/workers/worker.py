@@ -1,0 +1,351 @@
+"""A worker: serves on the inherited sockets, and does what its supervisor says.
+
+Its supervisor names it in the environment and gives it a socket to talk on: JSON lines in which either side asks and
+the other answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import json
+import os
+import select
+import signal
+import socket
+import time
+from _thread import start_new_thread
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from defserve.base.concurrency import BackgroundTasks
+from defserve.protocols.mgp.lifecycle import memory_bytes
+from defserve.serve.connection import end_unless
+from defserve.serve.web_sessions import WebSessions
+from defserve.server.metrics import head, labelled, labels
+
+LINGER: Final = 10.0
+"""How long a worker that leaves keeps connections on which nothing comes: longer than most clients keep them. On the
+others the next response says that it is the last."""
+LOOK_SECONDS: Final = 0.1
+SECONDS: Final = 4.0
+"""How long a worker waits for what its supervisor gathers."""
+ORPHAN_SECONDS: Final = 5.0
+
+State = Callable[[], Awaitable[tuple[int, bytes]]]
+
+
+class Worker:
+    """`measured` and `readiness` are what this process says of itself."""
+
+    def __init__(
+        self, member: Membership, control: socket.socket, provider: WebSessions, measured: State, readiness: State
+    ) -> None:
+        self.member, self._control, self._provider = member, control, provider
+        self._measured, self._readiness = measured, readiness
+        self._link: WorkerLink | None = None
+        self._listener: Any = None
+        self._tasks = BackgroundTasks()
+        self._is_leaving = False
+
+    # -- its supervisor ----------------------------------------------------------------------------------
+
+    def started(self, listener: Any) -> None:
+        """It listens: tell the supervisor. Called on the loop."""
+        self._listener = listener
+        leave = self._provider.over
+
+        def over(seconds: float) -> None:
+            self._tell_end()
+            leave(seconds)
+
+        self._provider.over = over
+        faulthandler.register(signal.SIGQUIT)  # shows where it hangs, before the supervisor kills it
+        self._tasks.start(self._attend())
+
+    async def _attend(self) -> None:
+        self._link = link = await WorkerLink.over(self._control, self._asked)
+        limits = self._provider.limits
+        link.send("ready", limits.drain + limits.farewell + LINGER)
+        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self._orphaned, lambda: self._is_leaving)
+        await link.run()
+
+    async def _asked(self, what: str, about: Any) -> Any:
+        match what:
+            case "metrics":
+                return await self._figures(about)
+            case "readiness":
+                status, word = await self._readiness()
+                return [status, word.decode()]
+            case "leave":
+                self.leave()
+            case "end":
+                self._end()
+            case _:  # a ping: that this runs is the answer
+                pass
+        return None
+
+    def leave(self) -> None:
+        """Others take over: accept no more, tell each client to come back on another connection, and end."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._listener.retire()
+            self._tasks.start(self._linger())
+
+    async def _linger(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LINGER
+        while loop.time() < until and self._listener.server_state.connections:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)  # uvicorn tells nobody when one ends
+        # Before calls are refused: who comes too late finds a closed connection, and opens another one elsewhere.
+        for connection in list(self._listener.server_state.connections):
+            connection.shutdown()
+        self._provider.ask()
+
+    def _end(self) -> None:
+        self._is_leaving = True
+        self._provider.ask()
+
+    def _orphaned(self) -> None:
+        """The supervisor was killed. End as if it had asked: accept no more, and finish the running calls."""
+        self.leave()
+
+    def _tell_end(self) -> None:
+        """Tell the supervisor if a client has ended this worker: then the whole group ends."""
+        if self._link is not None and not (self._is_leaving or self._listener.signals):
+            self._link.send("ended")
+
+    # -- for callers -------------------------------------------------------------------------------------
+
+    @property
+    def probes(self) -> dict[str, State]:
+        """The group's health, beside that of this process."""
+        return {"/healthz/group": self._group_lives, "/readyz/group": self._group_is_ready}
+
+    async def metrics(self) -> tuple[int, bytes]:
+        """The metrics of all workers; those of this one, if the supervisor is silent."""
+        found = await self._of_group("metrics")
+        return 200, (found if isinstance(found, str) else await self._figures()).encode()
+
+    async def _figures(self, most: int = 1 << 30) -> str:
+        _, measured = await self._measured()
+        return worker_figures(self.member.number, measured.decode(), most)
+
+    async def _group_lives(self) -> tuple[int, bytes]:
+        return await self._group_state("live")
+
+    async def _group_is_ready(self) -> tuple[int, bytes]:
+        return await self._group_state("ready")
+
+    async def _group_state(self, word: str) -> tuple[int, bytes]:
+        found = await self._of_group("state")
+        if found is None:
+            return 503, b"the supervisor does not answer"
+        text = f"{found[word]} of {found['count']} workers {word}".encode()
+        return 200 if found[word] == found["count"] and not found["stopping"] else 503, text
+
+    async def _of_group(self, what: str) -> Any:
+        with suppress(Gone):
+            if self._link is not None:
+                return await self._link.ask(what, seconds=SECONDS)
+        return None
+
+
+def _on_hang_up(
+    number: int, loop: asyncio.AbstractEventLoop, action: Callable[[], None], happened: Callable[[], bool]
+) -> None:
+    """Run `action` on the loop when the other end of a socket is closed. A loop that is stuck is ended."""
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(number, 0)  # only its end, not what comes
+        poll.poll()
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(action)
+            end_unless(happened, ORPHAN_SECONDS, 1)
+
+    start_new_thread(wait, ())
+
+
+# -- What a worker measures of its own process, in the words that Prometheus's own clients use.
+
+
+CUT: Final = "# the rest was left out: it is too long\n"
+
+
+def worker_figures(number: int, measured: str, most: int) -> str:
+    """The metrics of a worker, each with its number. Lines past `most` characters are left out."""
+    text = labelled("".join(f"{line}\n" for line in _of_process()) + measured, labels(worker=str(number))[1:-1])
+    return text if len(text) <= most else text[: text.rfind("\n", 0, most) + 1] + CUT
+
+
+def _of_process() -> Iterator[str]:
+    yield from head("defserve_worker_info", "gauge", "The process of a worker.")
+    yield f"defserve_worker_info{labels(pid=str(os.getpid()))} 1"
+    yield from head("process_cpu_seconds_total", "counter", "Processor time of the process.")
+    yield f"process_cpu_seconds_total {time.process_time():.3f}"
+    if (memory := memory_bytes()) is not None:
+        yield from head("process_resident_memory_bytes", "gauge", "Memory of the process.")
+        yield f"process_resident_memory_bytes {memory}"
+
+
+# -- The conversation between a supervisor and a worker: JSON lines in which either side asks and the other answers.
+
+
+LONGEST_LINE: Final = 8 * 1024 * 1024
+"""Room for the metrics of a whole group."""
+
+Answers: TypeAlias = Callable[[str, Any], Awaitable[Any]]
+"""What is asked, and about what → the answer, which is JSON."""
+
+
+class Gone(Exception):
+    """The other side is gone, or does not answer in time."""
+
+
+class WorkerLink:
+    """Asks and is asked. `run` reads until the other side is gone.
+
+    `last_received` is the loop's time of its last line.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
+        self._reader, self._writer, self._answers = reader, writer, answers
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._ids = count(1)
+        self._tasks = BackgroundTasks()
+        self.last_received = self._loop.time()
+
+    @classmethod
+    async def over(cls, one: socket.socket, answers: Answers) -> WorkerLink:
+        return cls(*await asyncio.open_connection(sock=one, limit=LONGEST_LINE), answers)
+
+    def send(self, what: str, about: Any = None) -> None:
+        """Ask without waiting for the answer."""
+        self._send({"ask": next(self._ids), "what": what, "about": about})
+
+    async def ask(self, what: str, about: Any = None, *, seconds: float) -> Any:
+        """The answer. Raises Gone if none comes in time."""
+        id = next(self._ids)
+        waiting = self._waiting[id] = self._loop.create_future()
+        self._send({"ask": id, "what": what, "about": about})
+        try:
+            async with asyncio.timeout(seconds):
+                return await waiting
+        except TimeoutError:
+            raise Gone(f"no answer to {what!r} within {seconds:g} s") from None
+        finally:
+            del self._waiting[id]
+
+    async def run(self) -> None:
+        try:
+            # A line that is too long is a ValueError; nothing can be read behind it.
+            with suppress(ConnectionError, ValueError):
+                while line := await self._reader.readline():
+                    self.last_received = self._loop.time()
+                    self._take(json.loads(line))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if not self._writer.is_closing():
+            with suppress(OSError):
+                self._writer.write_eof()  # a thread may wait for this socket; then closing it alone tells nobody
+            self._writer.close()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(Gone("the other side is gone"))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "what" in message:
+            self._tasks.start(self._answer(message))
+        elif (waiting := self._waiting.get(message["answer"])) is not None and not waiting.done():
+            waiting.set_result(message["value"])
+
+    async def _answer(self, message: dict[str, Any]) -> None:
+        value = await self._answers(message["what"], message["about"])
+        self._send({"answer": message["ask"], "value": value})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+
+# -- How a worker knows that it is one: its supervisor names it in the environment, and gives it a socket to talk on.
+
+
+VARIABLE: Final = "DEFSERVE_WORKER"
+LONGEST_SECRETS: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The place of a worker in its group. `control` and `sockets` are file descriptors that it inherits.
+
+    `inode` is that of `control`. A process that a worker starts has the same environment, but not that socket.
+    """
+
+    number: int
+    count: int
+    control: int
+    inode: int
+    sockets: tuple[int, ...]
+
+    def written(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, number: int, count: int, control: socket.socket, sockets: tuple[int, ...]) -> Membership:
+        return cls(number, count, control.fileno(), os.fstat(control.fileno()).st_ino, sockets)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSecrets:
+    """The first line that a supervisor sends. The environment is no place for secrets.
+
+    `key` is the local token of the address, if it has one. `secret` seals questions, if the server has no secret.
+    """
+
+    key: str | None
+    secret: str
+
+    def written(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def membership(environment: Mapping[str, str] = os.environ) -> Membership | None:
+    """What this process is in a group of workers; None if it is not a worker."""
+    written = environment.get(VARIABLE)
+    if written is None:
+        return None
+    with suppress(ValueError, TypeError, KeyError, OSError):
+        given: dict[str, Any] = json.loads(written)
+        found = replace(Membership(**given), sockets=tuple(given["sockets"]))
+        if os.fstat(found.control).st_ino == found.inode:
+            return found
+    return None
+
+
+def join(member: Membership) -> tuple[socket.socket, GroupSecrets]:
+    """Take the control socket and read the secrets. Raises EOFError if the supervisor is gone.
+
+    After that, processes of this worker cannot take themselves for one.
+    """
+    os.environ.pop(VARIABLE, None)
+    for number in (member.control, *member.sockets):
+        os.set_inheritable(number, False)
+    control = socket.socket(fileno=member.control)
+    control.setblocking(True)
+    line = b""
+    # One byte at a time: what follows belongs to the loop.
+    while not line.endswith(b"\n") and len(line) < LONGEST_SECRETS:
+        piece = control.recv(1)
+        if not piece:
+            control.close()
+            raise EOFError("the supervisor is gone")
+        line += piece
+    return control, GroupSecrets(**json.loads(line))

@@ -1,0 +1,253 @@
+"""A child on an inherited socket, and the HTTP sessions that outlive it.
+
+It reports when it is ready, and refuses no client when it is replaced. The next child opens the sessions again by
+repeating their client's messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from _thread import start_new_thread
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from defserve.core.json_values import is_mapping
+from defserve.protocols.mcp.subscriptions import KINDS
+from defserve.serve.address import Address
+from defserve.serve.http.app import HttpApp
+from defserve.serve.network import listen
+from defserve.serve.sockets import WHOLE
+from defserve.serve.web_sessions import WebSessions
+from defserve.server import web
+from defserve.server.server import Server
+from defserve.tooling.devserver.handover import READY, ClientSetup, ServePlan
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+# After this time the listener has stopped listening and closed idle connections.
+LEAVING = 0.3
+
+
+def listen_on(server: Server, plan: ServePlan) -> int:
+    """Serve until standard input ends or a signal comes, and return the exit code."""
+    ready = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)  # what the author prints is for the person who watches
+    options: Any = {name: value for name, value in plan.options.items() if name not in ("on", "log_level", "log_json")}
+    address = Address.parse(plan.options["on"])
+    server.observe(
+        log_level=plan.options.get("log_level"),
+        log_json=plan.options.get("log_json", False),
+        metrics=plan.options.get("metrics", False),
+    )
+    provider = WebSessions(server.composition)
+    sockets = [socket.socket(fileno=number) for number in plan.sockets]
+    key = Path(plan.local_key).read_text() or None
+    app = web.app_of(provider, server.mcp, server.auth, options, address, key)
+
+    def started() -> None:
+        on_end_of_input(lambda: leave(provider, app))
+        os.write(ready, READY)
+        os.close(ready)
+
+    def announce() -> None:
+        for kind in KINDS:
+            server.mcp.subscriptions.changed(kind)
+
+    served = SessionReopener(app, Path(plan.sessions), started, announce)
+    return listen(served, address, web.network_options(options), server.limits, provider, sockets)
+
+
+def leave(provider: WebSessions, app: HttpApp) -> None:
+    """Stop accepting, answer running requests, then close streams that would never end by themselves.
+
+    After a signal, calls are refused at once. Here they are not: another child takes them on the same socket.
+    """
+    provider.over(provider.limits.drain)
+    asyncio.get_running_loop().call_later(LEAVING, app.drain)
+
+
+def on_end_of_input(action: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            while os.read(STDIN, 1024):
+                pass
+            loop.call_soon_threadsafe(action)
+
+    start_new_thread(wait, ())
+
+
+# -- HTTP sessions that outlive their process: the next child opens them again by repeating their client's messages.
+
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Receive, Send], Awaitable[None]]
+HeaderList = list[tuple[bytes, bytes]]
+
+SESSION, LAST_EVENT = b"mcp-session-id", b"last-event-id"
+LENGTH, NEGOTIATION = b"content-length", (b"content-type", b"accept")
+JSON_HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+
+
+class SessionSetups:
+    """The messages with which the client of each session set it up, in a folder that all children share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def note(self, session: str, message: Any) -> None:
+        if is_mapping(message) and "method" in message:
+            known, setup = self.messages(session), ClientSetup()
+            for each in (*known, dict(message)):
+                setup.note(each)
+            messages = [setup.initialize, setup.initialized, *setup.settings]
+            if (new := [each for each in messages if each is not None]) != known:
+                self._file(session).write_text(json.dumps(new), encoding="utf-8")
+
+    def messages(self, session: str) -> list[dict[str, Any]]:
+        try:
+            return json.loads(self._file(session).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+
+    def forget(self, session: str) -> None:
+        self._file(session).unlink(missing_ok=True)
+
+    def _file(self, session: str) -> Path:
+        return self._folder / sha256(session.encode()).hexdigest()
+
+
+class SessionReopener:
+    """Wraps an app. Clients keep their session ids, even those that an earlier child gave them."""
+
+    def __init__(self, app: App, folder: Path, started: Callable[[], None], announce: Callable[[], None]) -> None:
+        self._app, self._setups = app, SessionSetups(folder)
+        self._started, self._announce = started, announce
+        self._here: dict[str, str] = {}
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, self._starting(send))
+        elif scope["type"] != "http":
+            await self._app(scope, receive, send)
+        else:
+            # Other requests are made of this one, so the fast path must not answer for it.
+            copied = {name: value for name, value in scope.items() if name != WHOLE}
+            if scope["method"] == "POST":
+                body = await _body(receive)
+                await self._serve(copied, _replayed(body, receive), send, body)
+            else:
+                await self._serve(copied, receive, send, b"")
+
+    async def _serve(self, scope: Any, receive: Receive, send: Send, body: bytes) -> None:
+        name = _header(scope["headers"], SESSION)
+        message = _message(body)
+        if name is None:
+            await self._app(scope, receive, self._naming(send, message))
+            return
+        here = await self._session_here(name, scope)
+        if scope["method"] == "DELETE":
+            self._setups.forget(name)
+        else:
+            self._setups.note(name, message)
+        if here != name:
+            # Event ids start again.
+            scope["headers"] = [*_without(scope["headers"], (SESSION, LAST_EVENT)), (SESSION, here.encode())]
+        await self._app(scope, receive, send)
+
+    def _starting(self, send: Send) -> Send:
+        async def sent(message: Message) -> None:
+            await send(message)
+            if message["type"] == "lifespan.startup.complete":
+                self._started()
+
+        return sent
+
+    def _naming(self, send: Send, message: Any) -> Send:
+        """Notes the id of a new session."""
+
+        async def sent(response: Message) -> None:
+            name = _header(response.get("headers", ()), SESSION)
+            if response["type"] == "http.response.start" and name is not None:
+                self._here[name] = name
+                self._setups.note(name, message)
+            await send(response)
+
+        return sent
+
+    async def _session_here(self, name: str, scope: Any) -> str:
+        """The id of a session in this process. A session of an earlier process is opened again."""
+        async with self._turn:
+            messages = self._setups.messages(name) if name not in self._here else []
+            # With the identity of this request: the session belongs to this caller or to nobody.
+            if messages and (opened := await self._post(scope, messages[0], None)) is not None:
+                self._here[name] = opened
+                for message in messages[1:]:
+                    await self._post(scope, message, opened)
+                self._announce()
+            return self._here.get(name, name)
+
+    async def _post(self, scope: Any, message: Any, session: str | None) -> str | None:
+        """Post a message to the app as its client would, and return the session id of the response."""
+        body, names = json.dumps(message).encode(), list[str]()
+        headers = [*_without(scope["headers"], (SESSION, LAST_EVENT, LENGTH, *NEGOTIATION)), *JSON_HEADERS]
+        headers += [(LENGTH, b"%d" % len(body)), *([(SESSION, session.encode())] if session else [])]
+
+        async def sent(response: Message) -> None:
+            if (name := _header(response.get("headers", ()), SESSION)) is not None:
+                names.append(name)
+
+        gone = asyncio.Event()
+
+        async def never() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        await self._app({**scope, "method": "POST", "headers": headers}, _replayed(body, never), sent)
+        return names[0] if names else None
+
+
+def _message(body: bytes) -> Any:
+    try:
+        return from_json(body) if body else None
+    except ValueError:
+        return None
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)
+
+
+def _without(headers: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> HeaderList:
+    return [(name, value) for name, value in headers if name.lower() not in names]
+
+
+async def _body(receive: Receive) -> bytes:
+    chunks, more = list[bytes](), True
+    while more:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(chunks)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Receives the body again, then what follows."""
+    left = [body]
+
+    async def received() -> Message:
+        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
+
+    return received

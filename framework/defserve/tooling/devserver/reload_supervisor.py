@@ -1,0 +1,324 @@
+"""The parent of the development server: starts a child, watches its files, and replaces it on every change.
+
+A child that does not start changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from time import monotonic, time
+from typing import Any, Protocol, TypeAlias
+
+from defserve.tooling.devserver.handover import ServePlan
+
+# A child that crashes sooner would crash again.
+PROVEN_SECONDS = 1.0
+
+
+class ClientFront(Protocol):
+    """What clients are connected to, whichever child serves them."""
+
+    async def admit(self, child: ServerProcess) -> None:
+        """Wait until a child is ready to serve. Raises NotServing; may wait for ever."""
+        ...
+
+    def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
+        """Let this child serve. The previous one finishes its running calls."""
+        ...
+
+    def lost(self, child: ServerProcess) -> None:
+        """The child that served has ended by itself."""
+        ...
+
+
+class ReloadSupervisor:
+    """Runs until it is cancelled."""
+
+    def __init__(self, plan: ServePlan, front: ClientFront, files: WatchedFiles, folder: Path) -> None:
+        self._plan, self._front, self._files, self._folder = plan, front, files, folder
+        self._numbers = count(1)
+        self.current: ServerProcess | None = None
+
+    async def run(self) -> None:
+        while True:
+            before = self._files.snapshot()
+            began = monotonic()
+            if await self._replace(before):
+                continue  # a file changed while the child started
+            if self.current is not None and not await self._wait_for_change(before):
+                say("the server ended by itself")
+                if monotonic() - began > PROVEN_SECONDS:
+                    continue
+            if self.current is None:
+                say("waiting for a change")
+                self._report_changes(await self._files.changed(before))
+
+    async def _replace(self, before: Snapshot) -> bool:
+        """Try a new child. True if files changed before it was ready."""
+        started = time()
+        child = await ServerProcess.start(self._plan, self._folder / f"files-{next(self._numbers)}")
+        try:
+            ready, _, news = await first(self._front.admit(child), child.exited(), self._files.changed(before))
+        except BaseException:
+            await child.kill()
+            raise
+        self._files.add(child.files())
+        self._files.add_trees(child.folders())
+        self._files.adopt(before, started)
+        error = ready.exception() if ready is not None else None
+        if ready is not None and error is None:
+            previous, self.current = self.current, child
+            self._front.adopt(child, previous)
+            return False
+        if news is not None and ready is None:
+            await child.kill()
+            self._report_changes(news.result())
+            return True
+        await child.end(PROVEN_SECONDS)
+        kept = "; the old one goes on serving" if self.current is not None else ""
+        say(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
+        return False
+
+    async def _wait_for_change(self, before: Snapshot) -> bool:
+        """Wait for a reason to start another child. True: files changed. False: this child has ended."""
+        assert self.current is not None
+        news, gone = await first(self._files.changed(before), self.current.exited())
+        if news is None or gone is not None:
+            lost, self.current = self.current, None
+            self._front.lost(lost)
+            return False
+        self._report_changes(news.result())
+        return True
+
+    def _report_changes(self, paths: list[str]) -> None:
+        here = os.getcwd() + os.sep
+        say(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
+
+
+async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
+    """Run several coroutines until one has ended. The others are cancelled, and are None in the result."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        late = [task for task in tasks if not task.done()]
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    return [None if task in late else task for task in tasks]
+
+
+def say(text: str) -> None:
+    """Print to stderr, because standard output belongs to the client."""
+    print(f"defserve dev: {text}", file=sys.stderr, flush=True)
+
+
+# -- A child process as its parent sees it: two pipes, an exit code, and the names of its source files.
+
+
+LONGEST_LINE = 256 * 1024 * 1024
+KILL_SECONDS = 5.0
+
+
+class NotServing(Exception):
+    """A child that runs but does not serve."""
+
+
+class ServerProcess:
+    """A process that serves. It ends when its standard input does; if it is too slow, it is killed."""
+
+    def __init__(self, process: Process, report: Path) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self.input, self.output = process.stdin, process.stdout
+        self._process, self._report = process, report
+
+    @classmethod
+    async def start(cls, plan: ServePlan, report: Path) -> ServerProcess:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            # Without bytecode: Python would use the old one after an edit in the same second that keeps the size.
+            "-B",
+            # Without the current folder: it is an author's, and the child adds it where it may not shadow libraries.
+            "-P",
+            "-m",
+            "defserve.tooling.devserver.child",
+            replace(plan, report=str(report)).written(),
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=LONGEST_LINE,
+            pass_fds=plan.sockets if os.name == "posix" else (),
+        )
+        return cls(process, report)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def write(self, data: bytes) -> None:
+        """Like `send`, without waiting for the child to read."""
+        with suppress(ConnectionError, RuntimeError):
+            self.input.write(data)
+
+    async def send(self, line: bytes) -> None:
+        """Send a line. Does nothing if the child has ended; the end of its output shows that."""
+        with suppress(ConnectionError, RuntimeError):
+            self.input.write(line)
+            await self.input.drain()
+
+    async def exited(self) -> int:
+        return await self._process.wait()
+
+    async def end(self, seconds: float = KILL_SECONDS) -> None:
+        """Close its standard input, and kill it if it has not ended after `seconds`."""
+        self.input.close()
+        try:
+            async with asyncio.timeout(seconds):
+                await self.exited()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self.exited()
+
+    def files(self) -> list[str]:
+        """Its source files, as far as it has reported them."""
+        return self._reported("files")
+
+    def folders(self) -> list[str]:
+        """The folders that it serves as they are."""
+        return self._reported("folders")
+
+    def _reported(self, kind: str) -> list[str]:
+        try:
+            return json.loads(self._report.read_text(encoding="utf-8"))[kind]
+        except FileNotFoundError:
+            return []
+
+
+# -- The files that a server consists of, and when one of them changes.
+
+
+POLL_SECONDS = 0.25
+
+# An editor may write a file in several steps. It is done when nothing changes for this long.
+SETTLE_SECONDS = 0.05
+STEP_MS = 25
+
+# How far the clock of a file system may be behind.
+CLOCK_SECONDS = 0.1
+
+SOURCES = (".py", ".html")
+
+Snapshot: TypeAlias = dict[str, tuple[int, int]]
+
+
+class WatchedFiles:
+    """Single files, and all `*.py` and `*.html` beside them: one may be read later, or not be written yet.
+
+    Of a tree every file is watched, because a server serves it as it is.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        self._trees: set[str] = set()
+        self.add(paths)
+
+    def add_trees(self, folders: Iterable[str]) -> None:
+        """Also watch every file below these folders."""
+        self._trees.update(map(os.path.abspath, folders))
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Also watch these files, or folders with everything below them."""
+        for path in map(os.path.abspath, paths):
+            if os.path.isdir(path):
+                self._folders.add(path)
+                self._folders.update(str(folder) for folder in Path(path).rglob("*") if _is_watched(path, folder))
+            else:
+                self._files.add(path)
+                self._folders.add(os.path.dirname(path))
+
+    def snapshot(self) -> Snapshot:
+        """The state of all files now."""
+        found: Snapshot = {}
+        for folder in self._folders:
+            try:
+                names = [name for name in os.listdir(folder) if name.endswith(SOURCES)]
+            except OSError:
+                continue  # it existed when it was added
+            _look(found, (os.path.join(folder, name) for name in names))
+        _look(found, self._files)
+        for tree in self._trees:
+            for folder, below, names in os.walk(tree):
+                below[:] = [name for name in below if _is_named(name)]
+                _look(found, (os.path.join(folder, name) for name in names if _is_named(name)))
+        return found
+
+    def adopt(self, before: Snapshot, since: float) -> None:
+        """Add to `before` the files that it does not know, and that have not changed `since` then (a time)."""
+        latest = (since - CLOCK_SECONDS) * 1e9
+        new = {path: seen for path, seen in self.snapshot().items() if path not in before and seen[0] < latest}
+        before.update(new)
+
+    async def changed(self, since: Snapshot) -> list[str]:
+        """Wait until files differ from `since` and no longer change; return their paths."""
+        async for _ in self._pulses():
+            if self.snapshot() != since:
+                break
+        now = self.snapshot()
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            then, now = now, self.snapshot()
+            if then == now:
+                return sorted(path for path in {*since, *now} if since.get(path) != now.get(path))
+
+    async def _pulses(self) -> AsyncIterator[None]:
+        """When to look: at once, then when the system reports a change; without `watchfiles`, at intervals."""
+        yield
+        try:
+            awatch = import_module("watchfiles").awatch
+        except ImportError:
+            while True:
+                await asyncio.sleep(POLL_SECONDS)
+                yield
+        folders = [folder for folder in self._folders | self._trees if os.path.isdir(folder)]  # noqa: ASYNC240 - once a change
+        # The time-out finds changes made before it began to watch.
+        async for _ in awatch(
+            *folders,
+            watch_filter=None,
+            recursive=False,
+            debounce=STEP_MS * 2,
+            step=STEP_MS,
+            rust_timeout=int(POLL_SECONDS * 1000),
+            yield_on_timeout=True,
+        ):
+            yield
+
+
+def _look(found: Snapshot, paths: Iterable[str]) -> None:
+    for path in paths:
+        try:
+            about = os.stat(path)
+        except OSError:
+            continue  # a missing file differs from an existing one
+        found[path] = about.st_mtime_ns, about.st_size
+
+
+def _is_watched(root: str, folder: Path) -> bool:
+    return folder.is_dir() and all(map(_is_named, folder.relative_to(root).parts))
+
+
+def _is_named(name: str) -> bool:
+    return not name.startswith(".") and name not in ("__pycache__", "node_modules")

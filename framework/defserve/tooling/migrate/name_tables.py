@@ -1,0 +1,155 @@
+"""What other frameworks call things, what they are called here, and what is said about the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+FOREIGN: Final = ("fastmcp", "mcp", "mcp_types")
+"""The packages whose names are rewritten."""
+
+SERVERS: Final = frozenset({"FastMCP", "MCPServer"})
+
+NAMES: Final[Mapping[str, str]] = {
+    "FastMCP": "Server",
+    "MCPServer": "Server",
+    "Context": "Context",
+    "Image": "Image",
+    "Audio": "Audio",
+    "File": "File",
+    "Depends": "Depends",
+    "ToolError": "ToolError",
+    "ResourceError": "ToolError",
+    "PromptError": "ToolError",
+    "NotFoundError": "ToolError",
+    "Message": "Message",
+    "UserMessage": "User",
+    "AssistantMessage": "Assistant",
+    "TextContent": "Text",
+    "LowLevelServer": "Server",
+}
+"""A name of theirs → ours, in `defserve`."""
+
+CONTENT: Final[Mapping[str, str]] = {
+    "ImageContent": "Image",
+    "AudioContent": "Audio",
+    "EmbeddedResource": "Embedded",
+    "ResourceLink": "Link",
+}
+"""Names that become ours in annotations alone: ours are made from other values."""
+
+VANISHING: Final = frozenset({"ToolAnnotations", "CurrentContext", "stdio_server", "InitializationOptions",
+                              "NotificationOptions"})  # fmt: skip
+"""Names that are not needed any more once the calls that use them are rewritten."""
+
+WITHOUT: Final[Mapping[str, str]] = {
+    "Client": "in a test, use the `client` fixture or `async with server.connect() as client`",
+    "Middleware": 'write @server.around("tools/call")',
+    "get_context": "take a parameter `ctx: Context`",
+    "get_access_token": "take a parameter `ctx: Context`; ctx.principal is who calls",
+    "get_http_request": "ctx.principal is who calls; a call does not depend on how it came",
+    "get_http_headers": "ctx.principal is who calls; a call does not depend on how it came",
+    "ToolResult": "return the value itself, or a list of Text, Image, …",
+    "CallToolResult": "return the value itself, or a list of Text, Image, …",
+    "ImageContent": 'write Image(data, "image/png"), with bytes that are not base64',
+    "AudioContent": 'write Audio(data, "audio/wav"), with bytes that are not base64',
+    "EmbeddedResource": "write Embedded(uri, text=…)",
+    "ResourceLink": "write Link(uri, name)",
+    "Tool": "write a function for each, with @server.tool(schema=…)",
+    "stdio_server": "server.run() serves on stdio",
+    "InitializationOptions": "server.run() needs no options",
+    "NotificationOptions": "server.run() needs no options",
+    "ToolAnnotations": 'write annotations={"readOnlyHint": True}',
+    "StaticTokenVerifier": 'Server(auth=StaticTokens({token: "name"}))',
+    "JWTVerifier": "Server(auth=JWT(…))",
+    "create_proxy": "server.mount(Command(…)) or server.mount(Remote(…))",
+    "FastMCPProxy": "server.mount(Command(…)) or server.mount(Remote(…))",
+}
+"""What has no counterpart of the same shape, and what to write."""
+
+SERVER_OPTIONS: Final = frozenset({"name", "version", "instructions", "lifespan", "icons", "website_url", "title"})
+"""Options of their server that are options of ours."""
+
+NOT_NEEDED: Final = frozenset(
+    "stateless_http json_response dependencies mask_error_details strict_input_validation debug log_level host port"
+    " streamable_http_path sse_path message_path mount_path warn_on_duplicate_tools warn_on_duplicate_resources"
+    " warn_on_duplicate_prompts on_duplicate on_duplicate_tools on_duplicate_resources on_duplicate_prompts"
+    " show_banner run_in_thread".split()
+)
+"""Options that are left out without a word: they are the default here, or say where the server runs."""
+
+ITEM_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "tool": frozenset("name title description tags annotations meta timeout icons task structured".split()),
+    "resource": frozenset("uri name title description mime_type annotations meta icons timeout size".split()),
+    "prompt": frozenset("name title description meta icons timeout".split()),
+}
+
+RENAMED_OPTIONS: Final[Mapping[str, str]] = {"structured_output": "structured", "_meta": "meta"}
+
+LEVELS: Final = frozenset("debug info notice warning error critical alert emergency".split())
+
+CONTEXT: Final[Mapping[str, str]] = {
+    "request_id": "trace_id",
+    "client_id": "principal",
+    "lifespan_context": "lifespan",
+}
+"""Attributes of their context → ours."""
+
+CONTEXT_WITHOUT: Final[Mapping[str, str]] = {
+    "elicit": "value = await ctx.ask(message, kind); it raises Declined or Dismissed",
+    "set_state": "Depends(…) for one call, State[Model] for what is kept",
+    "get_state": "Depends(…) for one call, State[Model] for what is kept",
+    "delete_state": "Depends(…) for one call, State[Model] for what is kept",
+    "session_id": "ctx.session is the conversation, ctx.principal who calls",
+    "read_resource": "call the function of the resource",
+    "fastmcp": "use the server object itself",
+    "session": "ctx.session is another object here",
+    "request_context": "ctx.lifespan, ctx.session or ctx.call",
+    "get_http_request": "ctx.principal is who calls",
+}
+
+SERVER_WITHOUT: Final[Mapping[str, str]] = {
+    "custom_route": "mount server.asgi() in Starlette or FastAPI, and add the route there",
+    "add_middleware": '@server.around("tools/call")',
+    "as_proxy": "server.mount(Command(…)) or server.mount(Remote(…))",
+    "completion": '@server.completion("target", "argument"), one for each argument',
+    "get_tools": "in a test: client.tools()",
+    "list_tools": "in a test: client.tools()",
+    "call_tool": "in a test: client.call(name, …)",
+    "read_resource": "in a test: client.read(uri)",
+    "get_context": "a parameter `ctx: Context`",
+    "enable": "server.add_tool(…)",
+    "disable": "server.remove_tool(name)",
+    "add_transform": "server.mount(child, transform=Transform(…))",
+    "set_logging_level": "nothing: clients choose the level themselves",
+    "session_manager": "nothing: server.asgi() needs no wiring",
+    "settings": "options of Server(…) and server.run(…)",
+}
+
+VERBS: Final[Mapping[str, str]] = {
+    "run_async": "run()",
+    "run_stdio_async": "run()",
+    "run_http_async": "run(on=…)",
+    "run_streamable_http_async": "run(on=…)",
+    "run_sse_async": "run(on=…, legacy_sse=True)",
+    "http_app": "asgi()",
+    "streamable_http_app": "asgi()",
+    "sse_app": "asgi(legacy_sse=True)",
+    "import_server": "mount(…)",
+}
+"""Verbs of their servers that ours have under another name."""
+
+APPS: Final[Mapping[str, str]] = {
+    "http_app": "", "streamable_http_app": "", "asgi_app": "", "sse_app": "legacy_sse=True",
+}  # fmt: skip
+"""What makes an ASGI app of their server → the option of `asgi` that does the same."""
+
+
+# -- What a person has to look at after a program was rewritten.
+
+
+class Note(NamedTuple):
+    """Something that is left to do by hand: the line in the program as it was, and what to do."""
+
+    line: int
+    text: str

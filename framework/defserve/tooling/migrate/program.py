@@ -1,0 +1,579 @@
+"""A program as it is migrated: its facts, the names it uses, imports, annotations in quotes, low-level servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from defserve.tooling.migrate.name_tables import FOREIGN, NAMES, SERVERS, VANISHING, WITHOUT
+
+LOW_LEVEL = frozenset({"mcp.server", "mcp.server.lowlevel", "mcp.server.lowlevel.server"})
+
+
+@dataclass(slots=True)
+class Facts:
+    """`names`: a name in the program → what it is called in its package. `modules`: a name → the foreign module."""
+
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    modules: dict[str, str] = field(default_factory=dict[str, str])
+    servers: set[str] = field(default_factory=set[str])
+    low_level: set[str] = field(default_factory=set[str])
+    """Variables that hold a server of the low level."""
+    low_level_inside: list[cst.CSTNode] = field(default_factory=list[cst.CSTNode])
+    """Servers of the low level that are made in a function: what belongs to them is not found."""
+    contexts: set[str] = field(default_factory=set[str])
+    addresses: dict[str, dict[str, cst.BaseExpression]] = field(
+        default_factory=dict[str, dict[str, cst.BaseExpression]]
+    )
+    """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
+
+    def called(self, node: cst.CSTNode) -> str | None:
+        """What an expression is called in its package; None if it is none of theirs."""
+        full = get_full_name_for_node(node)
+        if full is None:
+            return None
+        if full in self.names:
+            return self.names[full]
+        head, _, last = full.rpartition(".")
+        return last if head in self.modules else None
+
+    def is_server(self, node: cst.CSTNode) -> bool:
+        return get_full_name_for_node(node) in self.servers
+
+
+def is_foreign(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] in FOREIGN
+
+
+def read(module: cst.Module) -> Facts:
+    facts = Facts()
+    module.visit(_Imports(facts))
+    module.visit(_Values(facts))
+    return facts
+
+
+class _Imports(cst.CSTVisitor):
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def visit_Import(self, node: cst.Import) -> None:
+        for alias in node.names:
+            name = get_full_name_for_node(alias.name)
+            if name is not None and is_foreign(name):
+                self._facts.modules[alias.evaluated_alias or name] = name
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
+        module = get_full_name_for_node(node.module) if node.module is not None else None
+        if not is_foreign(module) or isinstance(node.names, cst.ImportStar) or node.relative:
+            return
+        for alias in node.names:
+            name = alias.evaluated_name
+            local = alias.evaluated_alias or name
+            if name.islower() and name not in ("stdio_server",) and name in ("types", "base", "stdio", "server"):
+                self._facts.modules[local] = f"{module}.{name}"
+            elif name == "Server" and module in LOW_LEVEL:
+                self._facts.names[local] = "LowLevelServer"
+            else:
+                self._facts.names[local] = name
+
+
+class _Values(cst.CSTVisitor):
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._depth = 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._depth -= 1
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            self._note(target.target, node.value)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        if node.value is not None:
+            self._note(node.target, node.value)
+
+    def _note(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+        name = get_full_name_for_node(target)
+        if name is None or not isinstance(value, cst.Call):
+            return
+        kind = self._facts.called(value.func)
+        if kind in SERVERS:
+            self._facts.servers.add(name)
+            options = {arg.keyword.value: arg.value for arg in value.args if arg.keyword is not None}
+            known = ("host", "port", "path", "streamable_http_path")
+            self._facts.addresses[name] = {option: options[option] for option in known if option in options}
+        elif kind == "LowLevelServer":
+            self._facts.low_level.add(name)
+            if self._depth:
+                self._facts.low_level_inside.append(value)
+        elif isinstance(value.func, cst.Attribute) and self._facts.called(value.func.value) in SERVERS:
+            self._facts.servers.add(name)  # `FastMCP.from_openapi(…)`
+
+    def visit_Param(self, node: cst.Param) -> None:
+        if node.annotation is None:
+            return
+        if is_context(node.annotation.annotation, self._facts):
+            self._facts.contexts.add(node.name.value)
+        elif self._facts.called(node.annotation.annotation) in SERVERS:
+            self._facts.servers.add(node.name.value)
+
+
+def is_context(annotation: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether an annotation is their context: also `Context | None`, `Optional[Context]` and `Context[…]`."""
+    if facts.called(annotation) == "Context":
+        return True
+    if isinstance(annotation, cst.BinaryOperation):
+        return is_context(annotation.left, facts) or is_context(annotation.right, facts)
+    if isinstance(annotation, cst.Subscript):
+        if facts.called(annotation.value) == "Context":
+            return True
+        inner = [e.slice.value for e in annotation.slice if isinstance(e.slice, cst.Index)]
+        return get_full_name_for_node(annotation.value) in ("Optional", "typing.Optional") and any(
+            is_context(each, facts) for each in inner
+        )
+    return False
+
+
+# -- The names that a program uses, outside of its imports.
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*+")
+
+
+class Use(NamedTuple):
+    """`full` is the name with the attributes that follow it: `types.ImageContent`."""
+
+    name: str
+    full: str
+    node: cst.CSTNode
+
+
+def uses_of(code: cst.CSTNode) -> list[Use]:
+    """Every use of a name, also in quoted annotations."""
+    found = _Uses()
+    code.visit(found)
+    return found.uses
+
+
+class _Uses(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.uses: list[Use] = []
+        self._annotations = 0
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        return False
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        root: cst.BaseExpression = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        if isinstance(root, cst.Name):
+            self.uses.append(Use(root.value, get_full_name_for_node(node) or root.value, root))
+        else:
+            root.visit(self)
+        return False
+
+    def visit_Arg(self, node: cst.Arg) -> bool:
+        node.value.visit(self)
+        return False
+
+    def visit_Param(self, node: cst.Param) -> bool:
+        for part in (node.annotation, node.default):
+            if part is not None:
+                part.visit(self)
+        return False
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self.uses.append(Use(node.value, node.value, node))
+
+    def visit_Annotation(self, node: cst.Annotation) -> None:
+        self._annotations += 1
+
+    def leave_Annotation(self, original_node: cst.Annotation) -> None:
+        self._annotations -= 1
+
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        if self._annotations:
+            self.uses += [Use(word, word, node) for word in _WORD.findall(node.value)]
+
+
+# -- The imports of a program: theirs go if nothing uses them any more, ours come where the first of theirs was.
+
+
+_Found: TypeAlias = cst.Import | cst.ImportFrom
+_Statement: TypeAlias = cst.SimpleStatementLine | cst.BaseCompoundStatement
+_Part = cst.BaseSmallStatement
+
+
+class Imports:
+    """Collects the names that the rewritten program needs. `problems`: a node, and what is left to do about it."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._typing: set[str] = set()
+        self.needed: set[str] = set()
+        self.problems: list[tuple[cst.CSTNode, str]] = []
+
+    def need(self, name: str) -> str:
+        self.needed.add(name)
+        return name
+
+    def need_typing(self, name: str) -> str:
+        self._typing.add(name)
+        return name
+
+    def replaced(self, before: cst.Module, after: cst.Module) -> cst.Module:
+        """The rewritten module without the imports it no longer needs, and with ours."""
+        strip = _Strip(self._facts, uses_of(before), uses_of(after), self.problems)
+        made: list[_Statement] = []
+        place: int | None = None
+        for statement in after.body:
+            strip.has_found = False
+            kept = _stripped(statement, strip)
+            if place is None and strip.has_found:
+                ours, kept = self._ours(statement, kept)
+                is_def = isinstance(statement, cst.FunctionDef | cst.ClassDef)
+                place = _end_of_head(made) if is_def else len(made)
+                made[place:place] = ours
+            made += kept
+        if place is None:  # all that imported theirs is gone
+            place = _end_of_head(made)
+            made[place:place] = self._lines()
+        return self._with_typing(after.with_changes(body=made))
+
+    def _ours(self, was: cst.CSTNode, kept: list[_Statement]) -> tuple[list[cst.SimpleStatementLine], list[_Statement]]:
+        """Our import for the place of a statement of theirs, and what is left of that. The comments go to ours."""
+        lines = self._lines()
+        if not lines or isinstance(was, cst.FunctionDef | cst.ClassDef):
+            return lines, kept
+        if isinstance(was, cst.SimpleStatementLine):
+            own = lines[0].with_changes(leading_lines=was.leading_lines, trailing_whitespace=was.trailing_whitespace)
+            blank = cst.TrailingWhitespace()
+            return [own], [each.with_changes(leading_lines=(), trailing_whitespace=blank) for each in kept]
+        if not kept and isinstance(was, cst.Try | cst.If):
+            return [lines[0].with_changes(leading_lines=was.leading_lines)], kept
+        return lines, kept
+
+    def _lines(self) -> list[cst.SimpleStatementLine]:
+        if not self.needed:
+            return []
+        return [_statement(f"from defserve import {', '.join(sorted(self.needed))}")]
+
+    def _with_typing(self, module: cst.Module) -> cst.Module:
+        known: set[str] = set()
+        for statement in module.body:
+            for part in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+                if isinstance(part, cst.ImportFrom) and not isinstance(part.names, cst.ImportStar):
+                    known |= {alias.evaluated_alias or alias.evaluated_name for alias in part.names}
+        missing = sorted(self._typing - known)
+        if not missing:
+            return module
+        for place, statement in enumerate(module.body):
+            if _is_import_of(statement, "typing") and isinstance(statement, cst.SimpleStatementLine):
+                part = cst.ensure_type(statement.body[0], cst.ImportFrom)
+                if isinstance(part.names, cst.ImportStar) or part.lpar is not None:
+                    break
+                names = [*part.names, *(cst.ImportAlias(cst.Name(name)) for name in missing)]
+                wider = statement.with_changes(body=[part.with_changes(names=_listed(names)), *statement.body[1:]])
+                return module.with_changes(body=[*module.body[:place], wider, *module.body[place + 1 :]])
+        line = _statement(f"from typing import {', '.join(missing)}")
+        body = [*module.body]
+        place = next((i for i, each in enumerate(body) if _is_import_of(each, "defserve")), None)
+        if place is None:
+            place = _end_of_head(body)
+        else:
+            first = cst.ensure_type(body[place], cst.SimpleStatementLine)
+            line = line.with_changes(leading_lines=first.leading_lines)
+            body[place] = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        return module.with_changes(body=[*body[:place], line, *body[place:]])
+
+
+class _Strip(cst.CSTTransformer):
+    """Takes imports of theirs away. What is still used stays, and is a problem."""
+
+    def __init__(
+        self, facts: Facts, before: list[Use], after: list[Use], problems: list[tuple[cst.CSTNode, str]]
+    ) -> None:
+        super().__init__()
+        self._facts, self._after, self._problems = facts, after, problems
+        self._were_used = {use.name for use in before}
+        # A program may call its server `mcp`, as the package is called.
+        self._are_used = {use.name for use in after} - facts.servers - facts.low_level
+        self.has_found = False
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
+        return False
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
+        if (body := self._parts(updated_node.body)) is None:
+            return updated_node
+        return updated_node.with_changes(body=body) if body else cst.RemoveFromParent()
+
+    def leave_SimpleStatementSuite(
+        self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
+    ) -> cst.SimpleStatementSuite:
+        body = self._parts(original_node.body)
+        return updated_node if body is None else updated_node.with_changes(body=body)
+
+    def leave_Try(
+        self, original_node: cst.Try, updated_node: cst.Try
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
+        """Without the import there is nothing to try: what follows a success is left."""
+        if updated_node.body.body:
+            return updated_node
+        after = [block.body for block in (updated_node.orelse, updated_node.finalbody) if block is not None]
+        if any(not isinstance(block, cst.IndentedBlock) for block in after):
+            return updated_node
+        left = [each for block in after for each in block.body if isinstance(each, cst.BaseStatement)]
+        return cst.FlattenSentinel(left) if left else cst.RemoveFromParent()
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.BaseStatement | cst.RemovalSentinel:
+        is_for_types = (get_full_name_for_node(updated_node.test) or "").rpartition(".")[2] == "TYPE_CHECKING"
+        if is_for_types and not updated_node.body.body and updated_node.orelse is None:
+            return cst.RemoveFromParent()
+        return updated_node
+
+    def _parts(self, parts: Sequence[_Part]) -> list[_Part] | None:
+        """The statements of a line without imports of theirs; None if it has none of them."""
+        if not any(isinstance(part, cst.Import | cst.ImportFrom) and _is_theirs(part) for part in parts):
+            return None
+        self.has_found = True
+        kept = [self._left(part) if isinstance(part, cst.Import | cst.ImportFrom) else part for part in parts]
+        found = [part for part in kept if part is not None]
+        return [*found[:-1], *(part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for part in found[-1:])]
+
+    def _left(self, found: _Found) -> _Found | None:
+        if isinstance(found.names, cst.ImportStar):
+            if _is_theirs(found):
+                self._problems.append((found, "what * brings is not known: import each name, and migrate again"))
+            return found
+        if not _is_theirs(found):
+            return found
+        kept = [alias for alias in found.names if self._stays(alias, found)]
+        return found.with_changes(names=_listed(kept)) if kept else None
+
+    def _stays(self, alias: cst.ImportAlias, found: _Found) -> bool:
+        name = get_full_name_for_node(alias.name) or ""
+        local = alias.evaluated_alias or (name.partition(".")[0] if isinstance(found, cst.Import) else name)
+        if isinstance(found, cst.Import) and not is_foreign(name):
+            return True
+        if isinstance(found, cst.Import) or local in self._facts.modules:
+            if local in self._are_used:
+                self._problems += [(use.node, no_counterpart(use.full)) for use in self._after if use.name == local]
+            return local in self._are_used
+        if self._facts.names.get(local) in NAMES:
+            return False
+        is_gone = local in self._were_used or name in VANISHING
+        if is_gone and local not in self._are_used:
+            return False
+        self._problems.append((found, no_counterpart(name)))
+        return True
+
+
+def no_counterpart(name: str) -> str:
+    """What is said about a name of theirs that stays. `name` may be dotted."""
+    hint = WITHOUT.get(name.rpartition(".")[2], "see the page on migrating, or keep this part where it is")
+    return f"{name} has no counterpart: {hint}"
+
+
+def _is_theirs(found: _Found) -> bool:
+    if isinstance(found, cst.Import):
+        return any(is_foreign(get_full_name_for_node(alias.name)) for alias in found.names)
+    return found.module is not None and not found.relative and is_foreign(get_full_name_for_node(found.module))
+
+
+def _stripped(statement: _Statement, strip: _Strip) -> list[_Statement]:
+    made = statement.visit(strip)
+    if isinstance(made, cst.RemovalSentinel):
+        return []
+    return list(made) if isinstance(made, cst.FlattenSentinel) else [made]  # pyright: ignore
+
+
+def _end_of_head(body: Sequence[_Statement]) -> int:
+    """The place behind the docstring and the first imports."""
+    for place, statement in enumerate(body):
+        part = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        is_docstring = place == 0 and isinstance(part, cst.Expr) and isinstance(part.value, cst.SimpleString)
+        if not is_docstring and not isinstance(part, cst.Import | cst.ImportFrom):
+            return place
+    return len(body)
+
+
+def _statement(text: str) -> cst.SimpleStatementLine:
+    made = cst.parse_statement(text)
+    assert isinstance(made, cst.SimpleStatementLine)
+    return made
+
+
+def _listed(aliases: Sequence[cst.ImportAlias]) -> list[cst.ImportAlias]:
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    last = len(aliases) - 1
+    return [a.with_changes(comma=comma if i < last else cst.MaybeSentinel.DEFAULT) for i, a in enumerate(aliases)]
+
+
+def _is_import_of(statement: cst.CSTNode, module: str) -> bool:
+    part = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(part, cst.ImportFrom) and get_full_name_for_node(part.module or cst.Name("_")) == module
+
+
+# -- Annotations in quotes. They hide names of theirs, and need no quotes once the names come from a plain import.
+
+
+def unquoted(module: cst.Module, facts: Facts) -> cst.Module:
+    """The module with `"Context | None"` as `Context | None`. Lines stay where they are."""
+    return module.visit(_Unquoting(_rewritten(facts)))
+
+
+def _rewritten(facts: Facts) -> set[str]:
+    """The names in the program that are written as ours."""
+    return {local for local, name in facts.names.items() if name in NAMES}
+
+
+def quoted(text: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The expression in a string; None if it is no string, or if none is in it."""
+    value = text.evaluated_value if isinstance(text, cst.SimpleString) else None
+    try:
+        return cst.parse_expression(value) if isinstance(value, str) else None
+    except cst.ParserSyntaxError:
+        return None
+
+
+class _Unquoting(cst.CSTTransformer):
+    def __init__(self, theirs: set[str]) -> None:
+        super().__init__()
+        self._theirs = theirs
+
+    def leave_Annotation(self, original_node: cst.Annotation, updated_node: cst.Annotation) -> cst.Annotation:
+        if (inner := quoted(updated_node.annotation)) is None:
+            return updated_node
+        names = {use.name for use in uses_of(inner)} - {"None"}
+        return updated_node.with_changes(annotation=inner) if names and names <= self._theirs else updated_node
+
+
+# -- Servers of the SDK's low level, where they are simple: a list of tools, written out, and one function for all.
+
+
+HINT = "write a function for each, with @server.tool(schema=…)"
+
+
+class LowLevel:
+    """What is known of `@server.list_tools()`, `@server.call_tool()` and the function that serves on stdio."""
+
+    def __init__(self, facts: Facts, imports: Imports) -> None:
+        self._facts, self._imports = facts, imports
+        self._tools: dict[str, list[cst.Call]] = {}
+        self._list: set[cst.FunctionDef] = set()
+        self._call: dict[cst.FunctionDef, str] = {}
+        self._mains: dict[str, str] = {}
+        self.problems: list[tuple[cst.CSTNode, str]] = []
+
+    def read(self, module: cst.Module) -> None:
+        """Look through the functions of a module."""
+        if not self._facts.low_level:
+            return
+        for statement in module.body:
+            if isinstance(statement, cst.FunctionDef):
+                self._look_at(statement)
+
+    def _look_at(self, function: cst.FunctionDef) -> None:
+        for decorator in function.decorators:
+            used = decorator.decorator
+            name = get_full_name_for_node(used.func if isinstance(used, cst.Call) else used) or ""
+            server, _, verb = name.rpartition(".")
+            if server not in self._facts.low_level:
+                continue
+            if verb == "list_tools":
+                tools = self._written_out(function)
+                if tools is None:
+                    self.problems.append((function, f"the tools are not written out in one list: {HINT}"))
+                else:
+                    self._tools[server] = tools
+                    self._list.add(function)
+            elif verb == "call_tool":
+                self._call[function] = server
+            else:
+                self.problems.append(
+                    (function, f"@{name} has no counterpart that could be written: see docs on migrating")
+                )
+        text = cst.Module([]).code_for_node(function)
+        main = function.name.value
+        for server in self._facts.low_level:
+            if f"{server}.run(" in text and "stdio_server" in text and not function.decorators:
+                self._mains[main] = server
+                if any(_is_more_than_serving(each, server) for each in function.body.body):
+                    self.problems.append((function, f"{main} is left out: do the rest of it in a lifespan"))
+
+    def _written_out(self, function: cst.FunctionDef) -> list[cst.Call] | None:
+        body = function.body.body if isinstance(function.body, cst.IndentedBlock) else ()
+        last = body[-1] if body else None
+        returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
+        if len(body) > 2 or not isinstance(returned, cst.Return) or not isinstance(returned.value, cst.List):
+            return None
+        found = [element.value for element in returned.value.elements]
+        tools = [each for each in found if isinstance(each, cst.Call) and self._facts.called(each.func) == "Tool"]
+        return tools if len(tools) == len(found) and tools else None
+
+    @property
+    def mains(self) -> set[str]:
+        """The functions that serve on stdio. They are left out."""
+        return set(self._mains)
+
+    def served_by(self, function: str | None) -> str | None:
+        """The server that a function serves on stdio; None for any other function."""
+        return self._mains.get(function or "")
+
+    def function(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel | None:
+        """What becomes of a function of the low level; None for any other."""
+        if original in self._list or original.name.value in self._mains:
+            return cst.RemoveFromParent()
+        if original not in self._call:
+            return None
+        server = self._call[original]
+        made: list[cst.BaseStatement] = [updated.with_changes(decorators=[])]
+        made += [self._wrapper(server, tool, updated) for tool in self._tools.get(server, ())]
+        if server not in self._tools:
+            self.problems.append((original, f"the list of tools is not known: {HINT}"))
+        return cst.FlattenSentinel(made)
+
+    def _wrapper(self, server: str, tool: cst.Call, function: cst.FunctionDef) -> cst.BaseStatement:
+        """One tool: its name, description and schema, and a function that passes its arguments on."""
+        given = {arg.keyword.value: arg.value for arg in tool.args if arg.keyword is not None}
+        code = cst.Module([]).code_for_node
+        name = given["name"]
+        options = [f"name={code(name)}"]
+        if "description" in given:
+            options.append(f"description={code(given['description'])}")
+        schema = given.get("inputSchema") or given.get("input_schema")
+        if schema is not None:
+            options.append(f"schema={code(schema)}")
+        plain = name.evaluated_value if isinstance(name, cst.SimpleString) else "tool"
+        word = "".join(c if c.isalnum() else "_" for c in str(plain))
+        self._imports.need_typing("Any")
+        wait = "await " if function.asynchronous is not None else ""
+        text = (
+            f"\n\n@{server}.tool({', '.join(options)})\n"
+            f"async def _{word}(**arguments: Any) -> Any:\n"
+            f"    return {wait}{function.name.value}({code(name)}, arguments)\n"
+        )
+        return cst.parse_statement(text)
+
+
+def _is_more_than_serving(statement: cst.CSTNode, server: str) -> bool:
+    code = cst.Module([]).code_for_node(statement).strip()
+    return not code.startswith(('"', "'", "#")) and "stdio_server" not in code and f"{server}." not in code

@@ -1,0 +1,244 @@
+"""A project, its wheel, and the documents about it: `server.json` and `manifest.json`, with the problems in them.
+
+The wheel decides name, version, README and scripts, because the wheel is what gets published.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
+from email.parser import BytesParser
+from email.policy import compat32
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from defserve.client.targets import GROUP
+from defserve.core.json_values import as_list, is_array, is_object
+from defserve.errors import UsageError
+
+SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+MOST_META: Final = 4096
+HERE: Final = Path(__file__).parent
+
+Document = dict[str, Any]
+
+
+def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
+    """The document for the MCP registry."""
+    if (own := project.document("server.json")) is not None:
+        return own
+    made: Document = {
+        "$schema": SCHEMA,
+        "name": marker_in(wheel.readme) or "",
+        "description": (wheel.summary or wheel.name)[:100],
+        "version": wheel.version,
+    }
+    repository = _url(project, "repository", "source")
+    if repository.startswith("https://github.com/"):
+        made["repository"] = {"url": repository, "source": "github"}
+    package = {"registryType": "pypi", "identifier": wheel.name, "version": wheel.version, "runtimeHint": "uvx"}
+    return {**made, "packages": [{**package, "transport": {"type": "stdio"}}]}
+
+
+def manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
+    """The document for a client that opens the bundle."""
+    if (own := project.document("manifest.json")) is not None:
+        return own
+    authors: list[dict[str, str]] = project.about.get("authors") or []
+    script = next(iter(wheel.scripts), wheel.name)
+    return {
+        "manifest_version": "0.4",
+        "name": wheel.name,
+        "version": wheel.version,
+        "description": wheel.summary or wheel.name,
+        "author": {"name": (authors[0].get("name") if authors else None) or "unknown"},
+        "server": {
+            "type": "uv",
+            "entry_point": "pyproject.toml",
+            "mcp_config": {"command": "uv", "args": ["run", "--directory", "${__dirname}", script]},
+        },
+        "tools_generated": True,
+        "compatibility": {
+            "platforms": ["darwin", "linux", "win32"],
+            "runtimes": {"python": str(project.about.get("requires-python") or ">=3.11")},
+        },
+    }
+
+
+def schema_problems(document: Document, schema: str) -> Iterator[str]:
+    """Where a document breaks its schema (`server` or `manifest`), one line each."""
+    from jsonschema import Draft202012Validator
+
+    rules: Mapping[str, Any] = json.loads((HERE / f"{schema}.schema.json").read_text(encoding="utf-8"))
+    validator: Any = Draft202012Validator(rules)
+    # An empty name means that the README has no marker; `disagreements` reports that.
+    found = (error for error in validator.iter_errors(document) if (error.json_path, error.instance) != ("$.name", ""))
+    for error in sorted(found, key=lambda error: error.json_path):
+        yield f"{schema}.json: {error.json_path.removeprefix('$.')}: {error.message}"
+    meta: Any = document.get("_meta") if schema == "server" else None
+    if meta and len(json.dumps(meta)) > MOST_META:
+        yield f"{schema}.json: _meta: larger than {MOST_META} bytes"
+
+
+def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[str]:
+    """Where the documents, the README and the wheel disagree, one line each."""
+    marker = marker_in(wheel.readme)
+    if marker is None:
+        yield f"README: no marker; add: <!-- mcp-name: {server.get('name') or 'io.github.USER/NAME'} -->"
+    elif marker != server.get("name"):
+        yield f"README: the marker says mcp-name: {marker}, but server.json says {server.get('name')!r}"
+    for name, document in (("server.json", server), ("manifest.json", manifest)):
+        if document.get("version") != wheel.version:
+            yield f"{name}: version is {document.get('version')!r}, but the wheel has {wheel.version!r}"
+    for package in filter(is_object, as_list(server.get("packages") or [])):
+        if package.get("registryType") != "pypi":
+            continue
+        if normalized(str(package.get("identifier"))) != normalized(wheel.name):
+            yield f"server.json: packages: identifier is {package.get('identifier')!r}, but the wheel is {wheel.name!r}"
+        if package.get("version") != wheel.version:
+            yield f"server.json: packages: version is {package.get('version')!r}, but the wheel has {wheel.version!r}"
+    if wheel.name not in wheel.scripts and normalized(wheel.name) not in wheel.scripts:
+        yield f"pyproject.toml: `uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
+
+
+def _url(project: ProjectFolder, *names: str) -> str:
+    urls: dict[str, str] = project.about.get("urls") or {}
+    return next((url for label, url in urls.items() if label.lower() in names), "")
+
+
+# -- A project folder, as its `pyproject.toml` describes it.
+
+
+MARKER: Final = re.compile(r"mcp-name:\s*([^\s>]+?)(?=\s|-->|$)")
+
+
+class ProjectFolder(NamedTuple):
+    """A project. `about` is its table `[project]`."""
+
+    folder: Path
+    about: dict[str, Any]
+    backend: str
+    allowed: tuple[str, ...] = ()
+    """`allow` in `[tool.defserve.package]`: files that are shipped though they look private."""
+
+    @property
+    def name(self) -> str:
+        return str(self.about["name"])
+
+    @property
+    def target(self) -> str | None:
+        """The server that the project registers: `module:object`."""
+        servers: dict[str, str] = self.about.get("entry-points", {}).get(GROUP, {})
+        return next(iter(servers.values()), None)
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """A JSON document of the project, or None. Raises UsageError if it is broken."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            value: Any = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(f"{name} is not JSON: {error}", where=str(path)) from None
+        if not is_object(value):
+            raise UsageError(f"{name} is not an object", where=str(path), fix="write {…} there, or remove the file")
+        return value
+
+
+def read_project(folder: str | Path) -> ProjectFolder:
+    """Raises UsageError if the folder has no project."""
+    path = Path(folder).resolve() / "pyproject.toml"
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no project in {path.parent}",
+            fix="name a folder with a pyproject.toml; `defserve new` creates one",
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"pyproject.toml is broken: {error}", where=str(path)) from None
+    about: Any = whole.get("project")
+    if not is_object(about) or not isinstance(about.get("name"), str):
+        raise UsageError(
+            "pyproject.toml has no [project] with a name", where=str(path), fix='write [project] and name = "…" there'
+        )
+    backend = str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta"))
+    return ProjectFolder(path.parent, about, backend, _allowed(whole, path))
+
+
+def _allowed(whole: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    found: Any = whole.get("tool", {})
+    for name in ("defserve", "package", "allow"):
+        found = found.get(name) if is_object(found) else None
+    patterns = as_list(found or [])
+    if not is_array(found or []) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UsageError(
+            "[tool.defserve.package] allow is not a list of paths",
+            where=str(path),
+            fix='write, for example, allow = ["tests/data/*.pem"]',
+        )
+    return tuple(map(str, patterns))
+
+
+def normalized(name: str) -> str:
+    """The name of a distribution as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def marker_in(readme: str) -> str | None:
+    """The registry name that a README claims: `<!-- mcp-name: io.github.me/weather -->`."""
+    found = MARKER.search(readme)
+    return found[1] if found else None
+
+
+# -- The metadata of a wheel. It decides name, version, README and scripts, because the wheel is what gets published.
+
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,127}")
+
+
+class Wheel(NamedTuple):
+    """A wheel. `scripts` are the console scripts by name, `readme` is the long description."""
+
+    path: Path
+    name: str
+    version: str
+    summary: str
+    readme: str
+    scripts: dict[str, str]
+
+
+def read_wheel(path: Path) -> Wheel:
+    """Raises UsageError for a file that is not a wheel."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+            message = BytesParser(policy=compat32).parsebytes(archive.read(metadata))
+            entries = next((name for name in names if name.endswith(".dist-info/entry_points.txt")), None)
+            text = archive.read(entries).decode() if entries else ""
+    except (zipfile.BadZipFile, StopIteration, OSError):
+        raise UsageError(f"{path} is not a wheel") from None
+    for field in ("Name", "Version"):
+        # They become part of file names.
+        if not NAME.fullmatch(str(message[field])):
+            raise UsageError(
+                f"{path.name} gives itself the {field.lower()} {str(message[field])[:60]!r}",
+                fix="use letters, digits, dots, - and _, as package indexes do",
+            )
+    scripts = ConfigParser(delimiters=("=",), interpolation=None)
+    scripts.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
+    scripts.read_string(text)
+    readme = message.get_payload(decode=True)
+    return Wheel(
+        path,
+        str(message["Name"]),
+        str(message["Version"]),
+        str(message.get("Summary", "")),
+        readme.decode("utf-8", "replace") if isinstance(readme, bytes) else "",
+        dict(scripts["console_scripts"]) if scripts.has_section("console_scripts") else {},
+    )

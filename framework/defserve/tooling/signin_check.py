@@ -1,0 +1,324 @@
+"""Checks, step by step, what a client needs to sign in at a server, and says what would stop one.
+
+It only reads: nothing is registered, nobody signs in. A step that depends on one that failed is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from defserve.auth.issuers import HttpAnswer, HttpRequest, Send, send
+from defserve.auth.oauth import checked_url, covers, issuer_places, oauth_challenge, origin_of, resource_places
+from defserve.auth.signing_keys import ASYMMETRIC, parse_key_set
+from defserve.core.json_values import is_object
+from defserve.errors import UsageError
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
+
+SERVER: Final = "Server"
+_OPENING: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": HANDSHAKE_VERSIONS[-1],
+        "capabilities": {},
+        "clientInfo": {"name": "defserve doctor", "version": "1"},
+    },
+}
+_HEADERS: Final = {
+    "accept": "application/json, text/event-stream",
+    "content-type": "application/json",
+    "mcp-protocol-version": HANDSHAKE_VERSIONS[-1],
+}
+
+
+async def sign_in_steps(url: str, ask: Send = send) -> AsyncIterator[Step]:
+    """Every step of a client that knows only the URL of a server."""
+    try:
+        checked_url(url, "the URL", query=True)
+        answer = await ask(HttpRequest(url, headers=_HEADERS, body=json.dumps(_OPENING).encode()))
+    except UsageError as error:
+        yield Step(SERVER, "reached", "broken", error.problem, error.fix)
+        return
+    except (OSError, ValueError) as error:
+        yield Step(
+            SERVER, "reached", "broken", f"{url}: {error or type(error).__name__}", "start the server, or check the URL"
+        )
+        return
+    step = _refusal(answer)
+    yield step
+    if answer.status != 401:
+        return
+    said = oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
+    yield _pointer(said)
+    yield _scopes(said)
+    document: Mapping[str, Any] | None = None
+    async for step, document in _metadata(url, said.get("resource_metadata"), ask):  # noqa: B007 (the last one counts)
+        yield step
+    servers = texts(document.get("authorization_servers")) if document is not None else []
+    if document is None:
+        # Clients of 2025-03-26 take the server itself for the issuer. Newer ones do so if there is no metadata.
+        servers = [origin_of(url)]
+    for issuer in servers:
+        async for step in issuer_steps(issuer, url, texts((document or {}).get("scopes_supported")), ask):
+            yield step
+
+
+def _refusal(answer: HttpAnswer) -> Step:
+    if answer.status == 401 and answer.headers.get("www-authenticate"):
+        return Step(SERVER, "asks for a token", "ok", "401, with WWW-Authenticate")
+    if answer.status == 401:
+        return Step(
+            SERVER,
+            "asks for a token",
+            "missing",
+            "401 without WWW-Authenticate: clients have to guess where to sign in",
+            'send WWW-Authenticate: Bearer resource_metadata="…"',
+        )
+    if answer.status == 200:
+        return Step(SERVER, "asks for a token", "ok", "no: it answers without one, so nobody has to sign in")
+    fix = "the address of the endpoint usually ends with /mcp" if answer.status in (404, 405) else "look at its log"
+    return Step(
+        SERVER, "asks for a token", "broken", f"status {answer.status}, and not 401: clients do not sign in", fix
+    )
+
+
+def _pointer(said: Mapping[str, str]) -> Step:
+    if said.get("resource_metadata"):
+        return Step(SERVER, "says where to look", "ok", said["resource_metadata"])
+    return Step(
+        SERVER,
+        "says where to look",
+        "missing",
+        "WWW-Authenticate names no resource_metadata: clients try the usual paths",
+        "with defserve: give Auth a resource and authorization_servers, or use OIDC(…) or OAuthProxy(…)",
+    )
+
+
+def _scopes(said: Mapping[str, str]) -> Step:
+    if said.get("scope"):
+        return Step(SERVER, "says which scopes", "ok", said["scope"])
+    return Step(SERVER, "says which scopes", "ok", "none: clients ask for scopes_supported, or for no scope")
+
+
+async def _metadata(url: str, named: str | None, ask: Send) -> AsyncIterator[tuple[Step, Mapping[str, Any] | None]]:
+    """Looks for the metadata as clients do. The document of the last step is what was found."""
+    usual = resource_places(url)
+    problems: list[str] = []
+    for place in dict.fromkeys([named, *usual] if named else usual):
+        found, problem = await document_at(place, ask)
+        if found is not None:
+            yield Step(SERVER, "resource metadata", "ok", place), found
+            yield _resource(url, found), found
+            servers = texts(found.get("authorization_servers"))
+            if not servers:
+                about = "authorization_servers is missing or empty: clients do not know where to sign in"
+                yield Step(SERVER, "names its issuers", "broken", about, "name at least one issuer"), found
+            else:
+                yield Step(SERVER, "names its issuers", "ok", ", ".join(servers)), found
+            return
+        problems.append(f"{place}: {problem}")
+    fix = "serve the document (RFC 9728) there; behind a proxy, pass /.well-known/ on to the server"
+    yield Step(SERVER, "resource metadata", "missing", "; ".join(problems), fix), None
+
+
+def _resource(url: str, found: Mapping[str, Any]) -> Step:
+    resource = found.get("resource")
+    if resource == url:
+        return Step(SERVER, "names itself", "ok", url)
+    about = f"`resource` is {resource!r}, and clients that were given {url} refuse to sign in"
+    fix = "publish exactly the URL that clients are given: scheme, host, port, path, no slash at the end"
+    if isinstance(resource, str) and covers(resource, url):
+        return Step(SERVER, "names itself", "missing", f"{about}, if they compare exactly (RFC 9728 §3.3)", fix)
+    return Step(SERVER, "names itself", "broken", about, fix)
+
+
+# -- What was found at each step.
+
+
+class Step(NamedTuple):
+    """One thing that a client needs. `missing` stops some clients or some uses, `broken` stops all."""
+
+    part: str
+    name: str
+    state: State
+    about: str = ""
+    fix: str = ""
+
+
+# -- The steps at one issuer: its metadata, and what it says about clients like those of MCP.
+
+
+Check = Callable[[str, Mapping[str, Any]], Step]
+
+
+async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: Send) -> AsyncIterator[Step]:
+    """Every step at an issuer, for a server at `url` that names these scopes."""
+    part = f"Issuer {issuer}"
+    try:
+        checked_url(issuer, "the issuer")
+    except UsageError as error:
+        yield Step(part, "metadata", "broken", error.problem, error.fix)
+        return
+    found, problems = None, list[str]()
+    for place in issuer_places(issuer):
+        found, problem = await document_at(place, ask)
+        if found is not None:
+            yield Step(part, "metadata", "ok", place)
+            break
+        problems.append(f"{place}: {problem}")
+    if found is None:
+        yield Step(part, "metadata", "broken", "; ".join(problems), "serve it (RFC 8414) at one of these addresses")
+        return
+    yield _issuer(part, issuer, found)
+    for check in CHECKS:
+        yield check(part, found)
+    if scopes:
+        yield _check_scopes(part, scopes, found)
+    yield _check_resource(part, url, found)
+    yield await _keys(part, found, ask)
+
+
+def _issuer(part: str, issuer: str, found: Mapping[str, Any]) -> Step:
+    if found.get("issuer") == issuer:
+        return Step(part, "says who it is", "ok")
+    about = f"`issuer` is {found.get('issuer')!r}; clients compare the texts, and refuse"
+    return Step(part, "says who it is", "broken", about, "write the same text in authorization_servers and in `issuer`")
+
+
+def _endpoints(part: str, found: Mapping[str, Any]) -> Step:
+    wrong: list[str] = []
+    for name in ("authorization_endpoint", "token_endpoint"):
+        try:
+            checked_url(str(found.get(name)), name, query=True)
+        except UsageError as error:
+            wrong.append(error.problem)
+    if wrong:
+        return Step(part, "endpoints", "broken", "; ".join(wrong), "publish both, with https")
+    return Step(part, "endpoints", "ok", f"{found['authorization_endpoint']}, {found['token_endpoint']}")
+
+
+def _code_flow(part: str, found: Mapping[str, Any]) -> Step:
+    kinds, grants = texts(found.get("response_types_supported")), texts(found.get("grant_types_supported"))
+    if "code" not in kinds or (grants and "authorization_code" not in grants):
+        about = f"response_types {kinds}, grant_types {grants}: users cannot sign in by code"
+        return Step(part, "code flow", "broken", about, "support response_type code and grant authorization_code")
+    if grants and "refresh_token" not in grants:
+        about = "no refresh tokens: users sign in again whenever a token has expired"
+        return Step(part, "code flow", "missing", about, "support the grant refresh_token")
+    return Step(part, "code flow", "ok")
+
+
+def _pkce(part: str, found: Mapping[str, Any]) -> Step:
+    if "S256" in (methods := texts(found.get("code_challenge_methods_supported"))):
+        return Step(part, "PKCE", "ok", "S256")
+    about = f"code_challenge_methods_supported is {methods or 'missing'}: clients must refuse to go on"
+    return Step(part, "PKCE", "broken", about, "support S256, and publish it")
+
+
+def _registration(part: str, found: Mapping[str, Any]) -> Step:
+    by_url = found.get("client_id_metadata_document_supported") is True
+    by_form = isinstance(found.get("registration_endpoint"), str)
+    if by_url and by_form:
+        return Step(part, "registration", "ok", "by the URL of a client, and dynamic")
+    if by_url:
+        about = "by the URL of a client only: older clients need a client id that somebody gives them"
+        return Step(part, "registration", "missing", about, "publish a registration_endpoint, too (RFC 7591)")
+    if by_form:
+        return Step(part, "registration", "ok", "dynamic")
+    about = "there is none: each client needs a client id that somebody gives it, and most cannot be given one"
+    return Step(part, "registration", "missing", about, "put OAuthProxy(…) in front of this issuer")
+
+
+def _client_authentication(part: str, found: Mapping[str, Any]) -> Step:
+    methods = texts(found.get("token_endpoint_auth_methods_supported")) or ["client_secret_basic"]
+    if "none" in methods:
+        return Step(part, "clients without a secret", "ok")
+    usual = [name for name in ("client_secret_basic", "client_secret_post") if name in methods]
+    about = f"not accepted ({', '.join(methods)}): programs on a user's machine can keep no secret"
+    state = "missing" if usual else "broken"
+    return Step(part, "clients without a secret", state, about, 'accept token_endpoint_auth_method "none", with PKCE')
+
+
+def _response_issuer(part: str, found: Mapping[str, Any]) -> Step:
+    if found.get("authorization_response_iss_parameter_supported") is True:
+        return Step(part, "names itself in answers", "ok", "iss")
+    about = "no `iss` in its answers: a client that uses several issuers could mix them up"
+    return Step(part, "names itself in answers", "missing", about, "send `iss` (RFC 9207), and publish that")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    _endpoints,
+    _code_flow,
+    _pkce,
+    _registration,
+    _client_authentication,
+    _response_issuer,
+)
+
+
+def _check_scopes(part: str, scopes: Sequence[str], found: Mapping[str, Any]) -> Step:
+    known = texts(found.get("scopes_supported"))
+    lacking = [scope for scope in scopes if known and scope not in known]
+    if lacking:
+        about = f"it does not know {' '.join(lacking)}, for which the server asks"
+        return Step(part, "scopes", "missing", about, "add these scopes to the issuer")
+    return Step(part, "scopes", "ok", " ".join(scopes))
+
+
+def _check_resource(part: str, url: str, found: Mapping[str, Any]) -> Step:
+    named = texts(found.get("protected_resources"))
+    if named and url not in named:
+        about = f"its protected_resources do not name {url}"
+        return Step(part, "resource", "missing", about, "add the server there")
+    about = (
+        "" if named else f"not said. Clients send resource={url}; the issuer must accept it, and write it into `aud`"
+    )
+    return Step(part, "resource", "ok", about)
+
+
+async def _keys(part: str, found: Mapping[str, Any], ask: Send) -> Step:
+    if "jwks_uri" not in found:
+        return Step(part, "keys", "ok", "none published: its tokens are opaque, or its own server reads them")
+    url = str(found["jwks_uri"])
+    try:
+        checked_url(url, "jwks_uri", query=True)
+        answer = await ask(HttpRequest(url))
+        document: Any = json.loads(answer.body) if answer.status == 200 else None
+        if is_object(document) and document.get("keys") == []:
+            return Step(part, "keys", "ok", f"{url}: an empty set, so its tokens are not signed")
+        keys = parse_key_set(answer.body, frozenset(ASYMMETRIC))
+    except UsageError as error:
+        return Step(part, "keys", "broken", error.problem, "publish the keys with https")
+    except (OSError, ValueError, RecursionError) as error:
+        fix = "publish public keys for RS256, ES256 or EdDSA there"
+        return Step(part, "keys", "broken", f"{url}: {error or type(error).__name__}", fix)
+    return Step(part, "keys", "ok", f"{url}: {len(keys)} usable")
+
+
+# -- Documents that servers and issuers publish.
+
+
+async def document_at(url: str, ask: Send) -> tuple[dict[str, Any] | None, str]:
+    """The JSON object at a URL; or why there is none."""
+    try:
+        checked_url(url, "it", query=True)
+        answer = await ask(HttpRequest(url))
+        if answer.status != 200:
+            return None, f"status {answer.status}"
+        found: Any = json.loads(answer.body)
+    except UsageError as error:
+        return None, error.problem
+    except (OSError, ValueError, RecursionError) as error:
+        return None, str(error) or type(error).__name__
+    return (found, "") if is_object(found) else (None, "not a JSON object")
+
+
+State = Literal["ok", "missing", "broken"]
+
+
+def texts(value: Any) -> list[str]:
+    """The texts in a field of a document that should hold a list of texts."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,108 @@
+"""The host over HTTP+SSE of 2024: an event stream in, POSTs out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from defserve.client import Answers, Remote
+from defserve.client.links.event_streams import LegacySseLink
+from defserve.client.links.http import HttpLink
+from defserve.client.targets import connect_url
+from defserve.errors import PeerError, PeerGone
+from defserve.serve.address import Challenged
+from tests.client.links.asgi import serving
+from tests.testing import calculator
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def streaming(
+    *lines: bytes, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> AsyncIterator[str]:
+    """The address of a server whose stream has these lines and then ends."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": status, "headers": [*STREAM, *headers]})
+        await send({"type": "http.response.body", "body": b"\n".join(lines) + b"\n\n"})
+
+    async with serving(_http_only(app), "/sse") as url:
+        yield url
+
+
+STREAM = ((b"content-type", b"text/event-stream"),)
+
+
+def _http_only(app: Any) -> Any:
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await app(scope, receive, send)
+
+    return wrapped
+
+
+async def test_tools_resources_prompts_and_questions_work():
+    heard: list[Any] = []
+    options: dict[str, Any] = {
+        "answers": Answers(ask=lambda message, schema: {"name": "Ann"}),
+        "on_progress": lambda done, total, message: heard.append(done),
+    }
+    async with (
+        serving(calculator.server.asgi(legacy_sse=True), "/sse") as url,
+        Remote(url).connect(timeout=10, **options) as client,
+    ):
+        assert await client.call("add", a=1) == 3
+        assert await client.read_text("note://today") == "buy milk"
+        assert await client.call("work") == "done"
+        assert heard[-1] == 2
+        assert await client.call("greet") == "hello Ann"
+
+
+async def test_an_address_that_ends_with_sse_and_has_no_stream_is_an_endpoint_of_todays_kind():
+    app = calculator.server.asgi()
+
+    async def at_sse(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "path": "/"} if scope["type"] == "http" else scope, receive, send)
+
+    async with serving(at_sse, "/api/sse") as url:
+        link = await connect_url(url)
+        assert isinstance(link, HttpLink)
+        await link.aclose()
+        async with Remote(url).connect(timeout=10) as client:
+            assert await client.call("add", a=1) == 3
+
+
+async def test_messages_are_never_sent_to_another_server():
+    async with streaming(b"event: endpoint", b"data: http://127.0.0.1:1/steal") as url:
+        with pytest.raises(PeerError, match="another server"):
+            await LegacySseLink.connect(url)
+
+
+async def test_a_stream_that_ends_before_its_address_is_an_error():
+    async with streaming(b": nothing") as url:
+        with pytest.raises(PeerGone, match="ended its stream"):
+            await LegacySseLink.connect(url)
+
+
+async def test_a_challenge_is_told():
+    async with streaming(status=401, headers=((b"www-authenticate", b"Bearer"),)) as url:
+        with pytest.raises(Challenged):
+            await connect_url(url)
+
+
+async def test_nobody_there_is_told():
+    with pytest.raises(PeerGone, match="cannot be reached"):
+        await LegacySseLink.connect("http://127.0.0.1:1/sse")
+
+
+async def test_the_end_of_the_stream_ends_the_link():
+    async with streaming(b"event: endpoint", b"data: /messages?id=1") as url:
+        link = await LegacySseLink.connect(url)
+        with pytest.raises(PeerGone, match="ended its stream"):
+            await link.receive()
+        await link.aclose()

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from defserve.client import Client
+from defserve.client.eras import MOST_KEPT
+from defserve.client.replies import RETURNS_KEY
+from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
+from tests.client.pretend import SILENCE, STATELESS, Fail, PretendServer
+
+pytestmark = pytest.mark.anyio
+
+ADD = {"name": "add", "inputSchema": {"type": "object"}, "_meta": {RETURNS_KEY: {"type": "integer"}}}
+
+
+def both(replies: dict[str, Any]) -> list[PretendServer]:
+    """The same server in both eras."""
+    return [PretendServer({**replies, "server/discover": Fail(-32601)}), PretendServer({**STATELESS, **replies})]
+
+
+def texts(*texts: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text} for text in texts]}
+
+
+async def test_a_scalar_comes_back_as_what_the_tool_returned():
+    for server in both({"tools/call": texts("3"), "tools/list": {"tools": [ADD]}}):
+        async with Client(server) as client:
+            assert await client.call("add", a=1, b=2) == 3
+            assert await client.call("add", a=1, b=2) == 3
+        assert [params["arguments"] for params in server.asked("tools/call")] == [{"a": 1, "b": 2}] * 2
+        assert len(server.asked("tools/list")) == 1
+
+
+async def test_changed_tools_are_listed_again():
+    for server in both({"tools/call": texts("3"), "tools/list": {"tools": [ADD]}}):
+        async with Client(server) as client:
+            await client.call("add")
+            server.say({"method": "notifications/tools/list_changed"})
+            await client.call("add")
+        assert len(server.asked("tools/list")) == 2
+
+
+async def test_a_server_that_cannot_list_its_tools_still_gives_text():
+    for server in both({"tools/call": texts("3")}):
+        async with Client(server) as client:
+            assert await client.call("add") == "3"
+
+
+async def test_an_argument_may_be_called_name_or_tool():
+    for server in both({"tools/call": {"structuredContent": {"ok": True}}}):
+        async with Client(server) as client:
+            assert await client.call("greet", name="Ann", tool="x", timeout=3) == {"ok": True}
+        assert server.asked("tools/call")[0]["arguments"] == {"name": "Ann", "tool": "x", "timeout": 3}
+
+
+async def test_a_failed_tool_raises_and_its_raw_result_does_not():
+    for server in both({"tools/call": {**texts("too big"), "isError": True}}):
+        async with Client(server) as client:
+            with pytest.raises(ToolError, match="too big"):
+                await client.call("add")
+            assert (await client.call_raw("add"))["isError"] is True
+
+
+async def test_lists_are_followed_to_their_last_page():
+    def page(request: dict[str, Any]) -> dict[str, Any]:
+        cursor = request["params"].get("cursor") if "params" in request else None
+        # An empty string is a legal cursor.
+        return {None: {"prompts": [{"name": "a"}], "nextCursor": ""}, "": {"prompts": [{"name": "b"}]}}[cursor]
+
+    for server in both({"prompts/list": page}):
+        async with Client(server) as client:
+            assert [prompt["name"] for prompt in await client.prompts()] == ["a", "b"]
+
+
+async def test_pages_that_never_end_are_noticed():
+    for server in both({"resources/list": {"resources": [], "nextCursor": "again"}}):
+        async with Client(server) as client:
+            with pytest.raises(PeerError, match="never end"):
+                await client.resources()
+
+
+async def test_a_resource_is_read_as_contents_text_or_bytes():
+    contents = [{"uri": "a:b", "text": "é"}, {"uri": "a:b", "blob": "AAE="}]
+    for server in both({"resources/read": {"contents": contents}}):
+        async with Client(server) as client:
+            assert await client.read("a:b") == contents
+            assert await client.read_bytes("a:b") == "é".encode() + b"\x00\x01"
+            server.replies["resources/read"] = {"contents": contents[:1]}
+            assert await client.read_text("a:b") == "é"
+
+
+async def test_prompt_arguments_travel_as_strings():
+    for server in both({"prompts/get": {"messages": []}}):
+        async with Client(server) as client:
+            assert await client.prompt("p", name="Ann", count=3, flags=[True]) == {"messages": []}
+        assert server.asked("prompts/get")[0]["arguments"] == {"name": "Ann", "count": "3", "flags": "[true]"}
+
+
+@pytest.mark.parametrize(
+    ("ref", "wire"),
+    [
+        ("greeting", {"type": "ref/prompt", "name": "greeting"}),
+        ("file:///{path}", {"type": "ref/resource", "uri": "file:///{path}"}),
+        ({"type": "ref/prompt", "name": "a:b"}, {"type": "ref/prompt", "name": "a:b"}),
+    ],
+)
+async def test_a_completion_is_asked_of_a_prompt_or_a_resource(ref: Any, wire: dict[str, Any]):
+    for server in both({"completion/complete": {"completion": {"values": ["Ann"]}}}):
+        async with Client(server) as client:
+            found = await client.complete(ref, argument="name", value="A", context={"x": "y"})
+        assert found == {"values": ["Ann"]}
+        params = server.asked("completion/complete")[0]
+        assert params["ref"] == wire
+        assert params["argument"] == {"name": "name", "value": "A"}
+        assert params["context"] == {"arguments": {"x": "y"}}
+
+
+async def test_a_ping_becomes_a_discovery_where_there_is_no_ping():
+    handshake, stateless = both({"ping": {}})
+    for server in (handshake, stateless):
+        async with Client(server) as client:
+            await client.ping()
+    assert len(handshake.asked("ping")) == 1
+    assert stateless.asked("ping") == []
+    assert len(stateless.asked("server/discover")) == 2
+
+
+async def test_the_log_level_is_set_once_or_carried_by_every_request():
+    handshake = PretendServer({"tools/list": {"tools": []}, "logging/setLevel": {}})
+    async with Client(handshake, version="2025-11-25") as client:
+        await client.set_log_level("debug")
+    assert handshake.asked("logging/setLevel") == [{"level": "debug"}]
+    stateless = PretendServer({**STATELESS, "tools/list": {"tools": []}})
+    async with Client(stateless) as client:
+        await client.set_log_level("debug")
+        await client.tools()
+    assert stateless.asked("tools/list")[0]["_meta"]["io.modelcontextprotocol/logLevel"] == "debug"
+
+
+async def test_logs_and_notifications_reach_their_handlers():
+    logs: list[Any] = []
+    heard: list[str] = []
+    server = PretendServer({"ping": {}})
+    async with Client(
+        server, version="2025-11-25", on_log=logs.append, on_notification=lambda method, params: heard.append(method)
+    ) as client:
+        server.say({"method": "notifications/message", "params": {"level": "info", "data": "hi"}})
+        server.say({"method": "acme/news", "params": {}})
+        await client.ping()
+    assert logs == [{"level": "info", "data": "hi"}]
+    assert heard == ["notifications/message", "acme/news"]
+
+
+async def test_further_methods_of_the_server_are_answered():
+    async def infer(params: dict[str, Any]) -> dict[str, Any]:
+        return {"text": params["prompt"].upper()}
+
+    server = PretendServer()
+    async with Client(server, version="2025-11-25", methods={"acme/infer": infer, "acme/now": lambda params: 7}):
+        server.say({"id": "a", "method": "acme/infer", "params": {"prompt": "hi"}})
+        server.say({"id": "b", "method": "acme/now"})
+        assert (await server.told(lambda m: m.get("id") == "a"))["result"] == {"text": "HI"}
+        assert (await server.told(lambda m: m.get("id") == "b"))["result"] == 7
+
+
+async def test_a_result_that_is_no_object_is_the_peers_error():
+    for server in both({"acme/odd": [1]}):
+        async with Client(server) as client:
+            with pytest.raises(PeerError, match="acme/odd is not an object"):
+                await client.request("acme/odd")
+
+
+async def test_extra_meta_of_a_call_is_kept_beside_the_envelope():
+    for server in both({"tools/call": texts("x")}):
+        async with Client(server) as client:
+            await client.call_raw("t", {}, meta={"traceparent": "00-1"})
+        assert server.asked("tools/call")[0]["_meta"]["traceparent"] == "00-1"
+
+
+async def test_a_client_that_is_not_open_says_so():
+    client = Client(PretendServer())
+    with pytest.raises(PeerGone, match="async with"):
+        await client.tools()
+
+
+async def test_a_timeout_of_one_call_overrides_the_clients():
+    for server in both({"tools/call": SILENCE}):
+        async with Client(server, timeout=30) as client:
+            with pytest.raises(PeerTimeout, match="0.01 s"):
+                await client.call_raw("slow", timeout=0.01)
+
+
+async def test_list_changes_are_heard_in_a_session():
+    server = PretendServer({"resources/subscribe": {}, "resources/unsubscribe": {}})
+    async with Client(server, version="2025-11-25") as client, asyncio.timeout(20):
+        async with client.listen(tools=True, uris=["a:b"]) as events:
+            server.say({"method": "notifications/prompts/list_changed"})
+            server.say({"method": "notifications/resources/updated", "params": {"uri": "other:x"}})
+            server.say({"method": "notifications/resources/updated", "params": {"uri": "a:b"}})
+            server.say({"method": "notifications/tools/list_changed"})
+            heard = [(await anext(events)).method for _ in range(2)]
+    assert heard == ["notifications/resources/updated", "notifications/tools/list_changed"]
+    assert server.asked("resources/subscribe") == server.asked("resources/unsubscribe") == [{"uri": "a:b"}]
+
+
+async def test_news_that_nobody_reads_are_kept_up_to_a_bound():
+    server = PretendServer({"ping": {}})
+    async with Client(server, version="2025-11-25") as client, client.listen(tools=True) as events:
+        for number in range(MOST_KEPT + 5):
+            server.say({"method": "notifications/tools/list_changed", "params": {"number": number}})
+        await client.ping()
+        assert (await anext(events)).params["number"] == 5
+
+
+def listening(server: PretendServer, request: dict[str, Any]) -> None:
+    tag = {"io.modelcontextprotocol/subscriptionId": request["id"]}
+    honoured = {"toolsListChanged": True}
+    acknowledged = {"notifications": honoured, "_meta": tag}
+    server.say({"method": "notifications/subscriptions/acknowledged", "params": acknowledged})
+
+
+async def test_news_are_heard_on_a_stateless_subscription_until_the_server_ends_it():
+    def listen(request: dict[str, Any]) -> Any:
+        listening(server, request)
+        return SILENCE
+
+    server = PretendServer({**STATELESS, "subscriptions/listen": listen})
+    async with Client(server) as client, asyncio.timeout(20):
+        async with client.listen(tools=True, prompts=True) as events:
+            assert events.honoured == {"toolsListChanged": True}
+            request = await server.told(lambda m: m["method"] == "subscriptions/listen")
+            assert request["params"]["notifications"] == {"toolsListChanged": True, "promptsListChanged": True}
+            for tag in (request["id"] + 1000, request["id"]):
+                meta = {"io.modelcontextprotocol/subscriptionId": tag}
+                server.say({"method": "notifications/tools/list_changed", "params": {"_meta": meta, "tag": tag}})
+            server.say({"id": request["id"], "result": {"resultType": "complete"}})
+            assert [news.params["tag"] async for news in events] == [request["id"]]
+
+
+async def test_leaving_a_stateless_subscription_calls_it_off_before_anything_else_is_sent():
+    def listen(request: dict[str, Any]) -> Any:
+        listening(server, request)
+        return SILENCE
+
+    server = PretendServer({**STATELESS, "subscriptions/listen": listen})
+    async with Client(server) as client:
+        await client.subscribe("a:b")
+        await client.unsubscribe("a:b")
+        cancelled = server.sent[-1]
+    request = await server.told(lambda m: m["method"] == "subscriptions/listen")
+    assert request["params"]["notifications"] == {"resourceSubscriptions": ["a:b"]}
+    assert cancelled["method"] == "notifications/cancelled"
+    assert cancelled["params"]["requestId"] == request["id"]
+
+
+async def test_a_refused_subscription_raises():
+    server = PretendServer({**STATELESS, "subscriptions/listen": Fail(-32602, "too many")})
+    async with Client(server) as client:
+        with pytest.raises(PeerError, match="too many"):
+            async with client.listen(tools=True):
+                pass
+
+
+async def test_listeners_learn_that_the_server_left():
+    for version in ("2025-11-25", "2026-07-28"):
+
+        def listen(request: dict[str, Any]) -> Any:
+            listening(server, request)  # noqa: B023
+            return SILENCE
+
+        server = PretendServer({"server/discover": STATELESS["server/discover"], "subscriptions/listen": listen})
+        async with Client(server, version=version) as client, asyncio.timeout(20):
+            async with client.listen(tools=True) as events:
+                server.leave(PeerGone("it crashed"))
+                with pytest.raises(PeerGone, match="it crashed"):
+                    await anext(events)
+
+
+@pytest.mark.parametrize(
+    ("most", "value"), [("MOST_PAGES", 5), ("MOST_ITEMS", 50), ("MOST_BYTES", 5_000)], ids=["pages", "items", "bytes"]
+)
+async def test_pages_that_never_end_are_bounded(most: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"defserve.client.server_requests.{most}", value)
+    turned = itertools.count()
+
+    def listed(request: dict[str, Any]) -> dict[str, Any]:
+        return {"tools": [{"name": "x" * 90}] * 10, "nextCursor": f"c{next(turned)}"}
+
+    server = PretendServer({"tools/list": listed})
+    async with Client(server, version="2025-11-25") as client:
+        with pytest.raises(PeerError, match="the pages of tools/list do not end: they are more than"):
+            await client.tools()
+    assert next(turned) < 10
+
+
+@pytest.mark.parametrize("cursor", [5, 0, False, [], {"a": 1}, ["c"]], ids=repr)
+async def test_a_cursor_of_a_wrong_type_is_a_clear_error(cursor: Any) -> None:
+    server = PretendServer({"tools/list": {"tools": [], "nextCursor": cursor}})
+    async with Client(server, version="2025-11-25") as client:
+        with pytest.raises(PeerError, match="tools/list has a nextCursor that is not a string"):
+            await client.tools()
+
+
+async def test_what_is_no_list_is_an_error_and_what_is_no_object_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    server = PretendServer({"tools/list": {"tools": [None, 1, "x", [], {"name": "a"}]}, "prompts/list": {"prompts": 5}})
+    async with Client(server, version="2025-11-25") as client:
+        assert await client.tools() == [{"name": "a"}]
+        assert "skipped 4 items of tools/list" in caplog.text
+        with pytest.raises(PeerError, match="prompts/list has 'prompts', which is not a list"):
+            await client.prompts()
+
+
+async def test_a_server_that_refuses_the_log_level_can_be_used() -> None:
+    opening: dict[str, Any] = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"logging": {}},
+        "serverInfo": {"name": "p", "version": "1"},
+    }
+    server = PretendServer({"initialize": opening, "logging/setLevel": Fail(-32601), "ping": {}})
+    async with Client(server, version="2025-11-25", on_log=print) as client:
+        await client.ping()
+        with pytest.raises(PeerError):
+            await client.set_log_level("debug")
+    assert server.asked("logging/setLevel") == [{"level": "info"}, {"level": "debug"}]

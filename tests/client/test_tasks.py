@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from defserve import Context, Server, ToolError
+from defserve.client import Answers, Client
+from defserve.client.tasks import ServerTask
+from defserve.errors import PeerError, ProtocolError
+from defserve.serve.lifespans import serving
+from defserve.testing import SyncClient
+
+pytestmark = pytest.mark.anyio
+
+eras = pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+
+
+def shop() -> tuple[Server, asyncio.Event]:
+    server, go_on = Server("s", "1"), asyncio.Event()
+
+    @server.tool(task="required", poll=0.02)
+    async def wait(ctx: Context) -> dict[str, int]:
+        ctx.progress(1, 2, "half")
+        await go_on.wait()
+        return {"a": 1}
+
+    @server.tool(task="required", poll=0.02)
+    async def fail(how: str) -> str:
+        raise ToolError("for the model") if how == "tool" else ProtocolError("broken", code=-32050, data={"b": 2})
+
+    @server.tool(task="optional", poll=0.02)
+    async def three(ctx: Context) -> list[int]:
+        return [await ctx.ask(f"Number {n}?", int, key=f"n{n}") for n in range(3)]
+
+    @server.tool
+    async def plain() -> int:
+        return 7
+
+    return server, go_on
+
+
+@pytest.mark.req("MCP-8")
+@eras
+async def test_a_started_call_is_asked_for_and_gives_its_value(version: str):
+    server, go_on = shop()
+    async with server.connect(version) as client:
+        task = await client.start("wait")
+        assert task.status == "working"
+        assert await task.refresh() == "working"
+        go_on.set()
+        assert await task.result() == {"a": 1}
+        assert (task.status, await task.refresh()) == ("completed", "completed")
+        assert (await task.result_raw())["structuredContent"] == {"a": 1}
+
+
+async def test_a_task_tells_how_far_it_is():
+    server, go_on = shop()
+    async with server.connect("2026-07-28") as client:
+        task = await client.start("wait")
+        async with asyncio.timeout(30):
+            while task.message != "half":
+                await task.refresh()
+        go_on.set()
+
+
+async def test_a_task_is_heard_of_and_found_again_by_its_id():
+    server, go_on = shop()
+    async with server.connect("2026-07-28") as client:
+        task = await client.start_raw("wait", {}, timeout=20)
+        assert isinstance(task, ServerTask) and task.id and task.pause == 0.02
+        again = await client.task(task.id, "wait")
+        async with client.listen(tasks=(task.id, "unknown")) as news:
+            assert news.honoured["taskIds"] == [task.id]
+            go_on.set()
+            async for each in news:
+                task.hear(each.params)
+                if task.is_over:
+                    break
+        assert task.told["result"]["structuredContent"] == {"a": 1} == await again.result()
+        task.hear({"status": "working"})
+        assert task.status == "completed", "what is over stays so"
+        with pytest.raises(PeerError):
+            await client.task("unknown")
+
+
+@eras
+async def test_a_failure_is_raised_as_a_plain_call_would(version: str):
+    async with shop()[0].connect(version) as client:
+        with pytest.raises(ToolError, match="for the model"):
+            await (await client.start("fail", how="tool")).result()
+        task = await client.start("fail", how="protocol")
+        with pytest.raises(PeerError, match="broken") as failed:
+            await task.result()
+        assert (failed.value.code, failed.value.data["b"], task.status) == (-32050, 2, "failed")
+
+
+@eras
+async def test_a_cancelled_call_has_no_result(version: str):
+    async with shop()[0].connect(version) as client:
+        task = await client.start("wait")
+        await task.cancel()
+        with pytest.raises(PeerError, match="was cancelled"):
+            await task.result()
+        assert task.status == "cancelled"
+
+
+@eras
+async def test_questions_are_answered_while_the_result_is_waited_for(version: str):
+    answers = iter(range(10))
+    asked: list[str] = []
+
+    def ask(message: str, schema: Any) -> dict[str, int]:
+        asked.append(message)
+        return {"value": next(answers)}
+
+    async with shop()[0].connect(version, answers=Answers(ask=ask)) as client:
+        assert await (await client.start("three")).result() == [0, 1, 2]
+    assert asked == ["Number 0?", "Number 1?", "Number 2?"]
+
+
+@eras
+async def test_a_tool_that_answers_at_once_is_done(version: str):
+    async with shop()[0].connect(version) as client:
+        task = await client.start("plain")
+        assert await task.result() == 7
+        assert (task.id, task.status) == (None, "completed")
+        await task.cancel()
+        assert await task.result() == 7
+
+
+@eras
+async def test_a_plain_call_of_a_tool_that_needs_a_task_waits_for_it(version: str):
+    server, go_on = shop()
+    go_on.set()
+    async with server.connect(version) as client:
+        assert await client.call("wait") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"status": "failed", "error": "x"}, "gave no reason"),
+        ({"status": "failed", "error": {"code": "x", "message": None}, "statusMessage": "why"}, "why"),
+        ({"status": "cancelled", "result": 7}, "cancelled"),
+        ({"status": "completed", "result": [1], "pollIntervalMs": "x"}, None),
+        ({"status": "completed", "pollIntervalMs": -1}, None),
+    ],
+)
+async def test_what_a_strange_server_tells_is_an_error_or_nothing(task: dict[str, Any], said: str | None):
+    server, _ = shop()
+
+    @server.around("tasks/get")
+    async def strange(call: Any, params: Any, next: Any) -> Any:
+        return {**task, "taskId": 7}
+
+    async with serving(server.composition) as link, Client(link, version="2026-07-28") as client:
+        started = await client.start("wait")
+        if said is None:
+            assert await started.result_raw() == {}
+        else:
+            with pytest.raises(PeerError, match=said):
+                await started.result()
+
+
+def test_a_test_needs_no_await():
+    with SyncClient(shop()[0], "stateless") as client:
+        client.will_answer({"value": 1}, {"value": 2}, {"value": 3})
+        task = client.start("three")
+        assert task.status in ("working", "input_required") and task.id
+        assert task.result() == [1, 2, 3]
+        assert task.result_raw()["content"]
+        task = client.start("wait")
+        assert task.refresh() == "working" and task.message in ("", "half")
+        task.cancel()
+        with pytest.raises(PeerError, match="cancelled"):
+            task.result()

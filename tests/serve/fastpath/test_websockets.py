@@ -1,0 +1,134 @@
+"""What a client sends on a WebSocket may end that socket. It holds up nobody, and is no fault of the app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from defserve import Server
+from defserve.serve.fastpath.websockets import CONTROL_FRAMES, PIECE, PatientWebSocket
+from tests.attack.speaking.websocket import CLOSE, CONTINUATION, PING, PONG, TEXT, frame
+from tests.listening import UPGRADE, listening, request
+from tests.raw import until
+
+pytestmark = pytest.mark.anyio
+
+EMPTY = frame(TEXT)
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A server runs on uvloop where there is one."""
+    if request.param:
+        pytest.importorskip("uvloop")
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@asynccontextmanager
+async def opened() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Any]]:
+    """A socket, and the server's end of it."""
+    async with listening(Server("parrot", "1")) as where, asyncio.timeout(20):
+        reader, writer = await where.connect()
+        writer.write(request(*UPGRADE, verb="GET"))
+        await reader.readuntil(b"\r\n\r\n")
+        await until(lambda: len(where.app.sockets.open) == 1)
+        (served,) = where.listener.server_state.connections
+        try:
+            yield reader, writer, served
+        finally:
+            writer.transport.abort()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """The opcode and the content of the next frame."""
+    first, size = await reader.readexactly(2)
+    if size == 126:
+        (size,) = struct.unpack(">H", await reader.readexactly(2))
+    return first & 0x0F, await reader.readexactly(size)
+
+
+@pytest.mark.parametrize("kind", ["websocket.send", "websocket.close"])
+async def test_what_is_sent_after_the_client_was_hung_up_on_fails_as_if_it_had_left(kind: str):
+    closed = cast(Any, SimpleNamespace(close_sent=True))
+    with pytest.raises(OSError):
+        await PatientWebSocket.send(closed, {"type": kind})
+
+
+@pytest.mark.parametrize("opcode", [PING, PONG])
+async def test_a_client_that_sends_very_many_pings_or_pongs_is_cut_off(opcode: int):
+    async with opened() as (reader, writer, _):
+        writer.write(frame(opcode) * (CONTROL_FRAMES + 1))
+        while (got := await read_frame(reader))[0] == PONG:
+            pass
+        assert got[0] == CLOSE and struct.unpack_from(">H", got[1]) == (1008,)
+        assert await reader.read() == b""
+
+
+async def test_a_client_may_ping_often_for_a_long_time():
+    async with opened() as (reader, writer, served):
+        for _ in range(3):
+            writer.write(frame(PING) * CONTROL_FRAMES)
+            for _ in range(CONTROL_FRAMES):
+                assert await read_frame(reader) == (PONG, b"")
+            served._counted_since -= 1  # a second later
+
+
+async def test_of_many_messages_only_some_are_handled_in_one_turn():
+    async with opened() as (_, _, served):
+        served.data_received(EMPTY * PIECE)
+        assert 0 < served.queue.qsize() <= PIECE // len(EMPTY) + 1
+        waiting = len(served._rest)
+        while waiting:
+            assert not served.transport.is_reading()
+            await asyncio.sleep(0)
+            assert waiting - len(served._rest) <= PIECE
+            waiting = len(served._rest)
+        await until(served.transport.is_reading)
+
+
+async def test_of_what_comes_behind_a_close_only_some_is_handled_in_one_turn():
+    async with opened() as (reader, _, served):
+        served.transport.pause_reading()
+        await served.send({"type": "websocket.close", "code": 1000})
+        served.data_received(EMPTY * (PIECE // len(EMPTY)) * 3 + frame(CLOSE))
+        assert len(served._rest) > PIECE
+        assert (await read_frame(reader))[0] == CLOSE
+        assert await reader.read() == b""
+        assert not served._rest
+
+
+async def test_what_waits_for_its_turn_is_answered_in_order():
+    calls = [b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % id for id in range(1000)]
+    async with opened() as (reader, writer, _):
+        writer.write(b"".join(frame(TEXT, call) + frame(PONG) * (id % 5 == 0) for id, call in enumerate(calls)))
+        for id in range(len(calls)):
+            assert json.loads((await read_frame(reader))[1])["id"] == id
+        writer.write(frame(CLOSE))
+        assert (await read_frame(reader))[0] == CLOSE
+
+
+async def test_a_long_message_is_read_in_one_turn_and_answered():
+    text = b" " * (10 * PIECE) + b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    async with opened() as (reader, writer, served):
+        half = len(text) // 2
+        served.data_received(frame(TEXT, text[:half], fin=False) + frame(CONTINUATION, text[half:]))
+        assert served.queue.qsize() == 1 and not served._rest
+        assert json.loads((await read_frame(reader))[1])["id"] == 1
+        writer.write(frame(PING, b"still here"))
+        assert await read_frame(reader) == (PONG, b"still here")
+
+
+async def test_a_client_that_leaves_takes_along_what_waited_for_its_turn():
+    async with opened() as (_, _, served):
+        served.data_received(EMPTY * PIECE)
+        assert served._rest
+        served.transport.abort()
+        await until(lambda: served.disconnected)
+        assert not served._rest

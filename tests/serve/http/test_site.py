@@ -1,0 +1,45 @@
+"""What the pages of `Auth.site` are told about a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from defserve.auth.proxy.site_messages import SiteAnswer, SiteRequest
+from defserve.serve.http.other_endpoints import answer_site
+from tests.rows import for_each_row
+
+pytestmark = pytest.mark.anyio
+
+
+class Asked:
+    """A site, a gate that lets everyone in, and an exchange that is never read, in one."""
+
+    def __init__(self) -> None:
+        self.requests: list[SiteRequest] = []
+        self.headers: dict[str, str] = {}
+
+    async def answer(self, request: SiteRequest) -> SiteAnswer:
+        self.requests.append(request)
+        return SiteAnswer(200)
+
+    def check(self, *given: Any) -> None: ...
+    def read_head(self) -> None: ...
+    async def respond(self, *given: Any, **named: Any) -> None: ...
+
+
+@for_each_row(
+    ("client", "address"),
+    [
+        (None, ""),
+        (("192.0.2.1", 1), "192.0.2.1"),
+        (("2001:db8::1", 1), "2001:db8::/64"),
+        (("2001:db8::ffff:1", 1), "2001:db8::/64"),
+    ],
+)
+async def test_all_addresses_of_a_machine_are_one_to_the_site(client: tuple[str, int] | None, address: str):
+    asked: Any = Asked()
+    scope: Any = {"method": "GET", "headers": [], "client": client}
+    await answer_site(asked, "/authorize", asked, scope, asked, 1.0)
+    assert [request.address for request in asked.requests] == [address]

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from defserve.server.openapi_document import openapi, openapi_schema
+from defserve.tooling.listing import server_listing
+from tests.export import shop
+from tests.rows import for_each_row
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    found = server_listing(shop.server.composition)
+    assert found is not None
+    return openapi(found.info, found.tools)
+
+
+@pytest.mark.req("GGEN-EXP-3")
+def test_a_public_validator_takes_the_document(document: dict[str, Any]):
+    validate(document)
+    assert document["openapi"].startswith("3.0.")
+    assert document["info"] == {"title": "The shop", "version": "1.2.0", "description": "Orders and their prices."}
+
+
+@pytest.mark.req("GGEN-EXP-3")
+def test_every_reference_leads_somewhere(document: dict[str, Any]):
+    references = set(re.findall(r"'\$ref': '([^']+)'", str(document)))
+    assert "#/components/schemas/depth.input-Branch" in references
+    for reference in references:
+        found: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step]
+
+
+@pytest.mark.req("GGEN-EXP-3")
+def test_each_tool_is_a_path_with_its_arguments_and_answers(document: dict[str, Any]):
+    assert set(document["paths"]) >= {"/tools/order", "/tools/price", "/tools/{tool_name}"}
+    for path in ("/tools/price", "/tools/{tool_name}"):
+        assert document["paths"][path]["post"]["responses"].keys() >= {"200", "400", "404"}
+    price = document["paths"]["/tools/price"]["post"]
+    assert (price["operationId"], price["tags"]) == ("price", ["prices"])
+    assert price["requestBody"]["content"]["application/json"]["examples"]["example1"]["value"] == {"ticker": "A"}
+    assert document["components"]["schemas"]["price.output"]["properties"]["result"] == {"type": "number"}
+
+
+def test_a_tool_may_have_the_name_of_an_operation_of_ours():
+    made = openapi({"name": "x"}, [{"name": "call_any_tool", "inputSchema": {"type": "object"}}])
+    validate(made)
+    assert len({path["post"]["operationId"] for path in made["paths"].values()}) == 2
+
+
+def test_a_reference_to_what_is_not_there_is_anything():
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#"}}}
+    made = openapi({"name": "x"}, [{"name": "add", "inputSchema": schema}])
+    validate(made)
+    assert made["components"]["schemas"]["add.input"]["properties"] == {
+        "a": {"$ref": "#/components/schemas/Anything"},
+        "b": {"$ref": "#/components/schemas/add.input"},
+    }
+
+
+def test_callers_are_told_of_the_token_they_need():
+    made = openapi({"name": "x"}, [], base="/api", authorized=True)
+    validate(made)
+    assert made["security"] == [{"bearer": []}]
+    assert made["servers"] == [{"url": "/api"}]
+
+
+@for_each_row(
+    ("schema", "said"),
+    [
+        ({"const": 1}, {"enum": [1]}),
+        ({"type": ["string", "null"]}, {"type": "string", "nullable": True}),
+        ({"type": "null"}, {"enum": [None], "nullable": True}),
+        ({"type": ["string", "integer"]}, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"type": "integer", "nullable": True}),
+        (
+            {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]},
+            {"anyOf": [{"$ref": "A"}, {"enum": [None], "nullable": True}]},
+        ),
+        ({"exclusiveMinimum": 3}, {"minimum": 3, "exclusiveMinimum": True}),
+        ({"minimum": 5, "exclusiveMinimum": 3}, {"minimum": 5}),
+        ({"maximum": 5, "exclusiveMaximum": 5}, {"maximum": 5, "exclusiveMaximum": True}),
+        ({"type": "array"}, {"type": "array", "items": {}}),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, {"type": "array", "items": {}}),
+        ({"examples": [1, 2]}, {"example": 1}),
+        ({"$ref": "#/$defs/A", "description": "lost"}, {"$ref": "A"}),
+        ({"additionalProperties": False, "required": []}, {"additionalProperties": False}),
+        ({"additionalProperties": {"const": 1}}, {"additionalProperties": {"enum": [1]}}),
+        ({"patternProperties": {"^x": {}}, "if": {}, "$comment": "x"}, {}),
+        (True, {}),
+        (False, {"not": {}}),
+    ],
+)
+def test_what_openapi_says_in_other_words(schema: Any, said: dict[str, Any]):
+    assert openapi_schema(schema, lambda reference: reference.removeprefix("#/$defs/")) == said

@@ -1,0 +1,113 @@
+"""The log on standard error, when nobody reads it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from defserve.server.logs import JsonLines, PatientLines
+from defserve.server.workers.running import _teller
+
+
+class Piped:
+    """A handler whose standard error is a pipe."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reader, writer = os.pipe()
+        self._stream = os.fdopen(writer, "w")
+        monkeypatch.setattr("sys.stderr", self._stream)
+        self.handler = PatientLines()
+
+    def log(self, text: str) -> None:
+        self.handler.emit(logging.LogRecord("test", logging.INFO, "", 0, text, None, None))
+
+    def read(self) -> str:
+        found = b""
+        while select.select([self.reader], [], [], 0)[0]:
+            found += os.read(self.reader, 1 << 20)
+        return found.decode()
+
+    def close(self) -> None:
+        os.close(self.reader)
+        self.handler.close()
+        self._stream.close()
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Piped]:
+    made = Piped(monkeypatch)
+    yield made
+    made.close()
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody_and_what_is_missing_is_told(piped: Piped):
+    for number in range(5000):
+        piped.log(f"{number} {'x' * 100}")
+    kept = piped.read().splitlines()
+    assert kept[0].startswith("0 ") and 100 < len(kept) < 5000
+    piped.log("after")
+    assert piped.read() == f"{5000 - len(kept)} lines of the log are missing: nobody read standard error\nafter\n"
+    piped.log("later")
+    assert piped.read() == "later\n"
+
+
+def test_a_line_longer_than_the_pipe_is_cut_and_counted(piped: Piped):
+    piped.log("x" * 1_000_000)
+    assert set(piped.read()) == {"x"}
+    piped.log("after")
+    assert piped.read() == "1 lines of the log are missing: nobody read standard error\nafter\n"
+
+
+def test_a_log_of_json_lines_stays_one(piped: Piped):
+    piped.handler.setFormatter(JsonLines())
+    for _ in range(2000):
+        piped.log("x" * 100)
+    piped.read()
+    piped.log("after")
+    told, after = map(json.loads, piped.read().splitlines())
+    assert told["message"].endswith("lines of the log are missing: nobody read standard error")
+    assert (told["level"], after["message"]) == ("warning", "after")
+
+
+def test_a_reader_that_has_left_is_no_failure(piped: Piped, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), piped.reader)
+    piped.log("nobody hears this")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="a pipe cannot be opened once more here")
+def test_a_pipe_that_another_process_fills_at_the_last_moment_stops_nobody(
+    piped: Piped, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("defserve.server.logs._has_room", lambda pipe: True)
+    logging_all = threading.Thread(target=lambda: [piped.log("x" * 4000) for _ in range(100)], daemon=True)
+    logging_all.start()
+    logging_all.join(20)
+    assert not logging_all.is_alive()
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_a_supervisor_never_waits_for_who_reads_its_lines(piped: Piped, is_json: bool):
+    say = _teller(is_json)
+    saying = threading.Thread(target=lambda: [say("x" * 4000) for _ in range(100)], daemon=True)
+    saying.start()
+    saying.join(20)
+    assert not saying.is_alive()
+
+
+def test_a_socket_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        handler = PatientLines()
+        for _ in range(2000):
+            handler.emit(logging.LogRecord("test", logging.INFO, "", 0, "x" * 1000, None, None))
+        assert ours.recv(1000) == b"x" * 1000
+        handler.close()
