@@ -34,7 +34,7 @@ LANGUAGES: Final = {
     ".conf": "nginx",
 }
 # What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
-UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "examples/", "tests/")
+UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "decisions/", "examples/", "tests/")
 ASSETS: Final = ("site.css", "site.js", "iframe-worker.js")
 PICTURES: Final = {".png", ".svg"}
 

@@ -83,8 +83,8 @@ def test_no_module_makes_a_space_of_its_own():
     found = {
         f"{path.relative_to(PACKAGE)}: {stray}"
         for path in PACKAGE.rglob("*.py")
-        # `identity` puts a server's name before the spaces that `spaces` makes.
-        if path not in (PACKAGE / "stores" / "spaces.py", PACKAGE / "stores" / "identity.py")
+        # `identity` puts a server's name before the spaces that `store` declares.
+        if path not in (PACKAGE / "stores" / "store.py", PACKAGE / "stores" / "identity.py")
         for stray in strays(path.read_text(encoding="utf-8"))
     }
     assert found == set()
