@@ -58,6 +58,10 @@ class EndlessBody:
         return {"type": "http.request", "body": b"x" * 65_536, "more_body": True}
 
 
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
 def reopener(app: Any, folder: Path) -> SessionReopener:
     return SessionReopener(app, folder, lambda: None, lambda: None)
 
@@ -89,7 +93,7 @@ async def test_of_a_request_that_is_refused_no_more_is_read_than_the_app_reads(
             response = await Web(each).begin(verb, b"", given).ended()
             assert response.status >= 400
         assert wrapped.reads == alone.reads
-    assert not list(tmp_path.iterdir())
+    assert not files_in(tmp_path)
 
 
 @for_each_row(
@@ -107,7 +111,7 @@ async def test_what_a_refused_message_would_have_set_up_is_not_noted(headers: di
     async with living(with_tokens(Server("dev").asgi(), "me")) as app:
         response = await Web(reopener(app, tmp_path)).post(INITIALIZE, headers).ended()
         assert response.status >= 400
-    assert not list(tmp_path.iterdir())
+    assert not files_in(tmp_path)
 
 
 async def test_a_session_is_noted_when_it_is_opened_and_forgotten_when_it_is_ended(tmp_path: Path):
