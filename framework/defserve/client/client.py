@@ -315,6 +315,7 @@ class Client(ServerRequests, MgpRequests):
             await self.request("resources/subscribe", {"uri": uri})
         elif uri not in self._watched:
             events = self._watched[uri] = self.listen(uris=(uri,))
+            events.keep_nothing()
             await events.open()
 
     async def unsubscribe(self, uri: str) -> None:
