@@ -286,11 +286,12 @@ NewsT = TypeVar("NewsT", bound=News)
 
 
 class NewsFilter(NamedTuple):
-    """Which news a listener wants."""
+    """Which news a listener wants. If nobody reads them (`is_read` false), they only come for `on_notification`."""
 
     kinds: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    is_read: bool = True
 
     def wire(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {KINDS[kind][1]: True for kind in self.kinds}
@@ -313,7 +314,6 @@ class NewsStream(ABC, Generic[NewsT]):
         self.wanted, self._listeners = wanted, listeners
         self.honoured: dict[str, Any] = wanted.wire()
         self._unread: UnreadItems[NewsT] = UnreadItems(MOST_KEPT)
-        self._is_read = True
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -332,10 +332,6 @@ class NewsStream(ABC, Generic[NewsT]):
             self._listeners.discard(self)
             raise
 
-    def keep_nothing(self) -> None:
-        """Nobody is going to read these news: they come for `on_notification`."""
-        self._is_read = False
-
     async def close(self) -> None:
         """Stop listening, and tell the server so."""
         self._listeners.discard(self)
@@ -353,7 +349,7 @@ class NewsStream(ABC, Generic[NewsT]):
 
     def _keep(self, news: NewsT) -> None:
         # A slow reader must not fill the memory. The oldest news matter least.
-        if self._is_read:
+        if self.wanted.is_read:
             self._unread.put(news, weight_of(news.params))
 
     def end(self, reason: PeerError | None = None) -> None:
