@@ -402,7 +402,8 @@ class FollowedRecord:
         self.over = time.time()
         self.error = error_of(error) if error is not None else None
         if self.error is not None and _size(self.error) > LONGEST_ARGUMENTS:
-            self.error = {**self.error, "message": str(self.error["message"])[:LONGEST_TEXT], "data": None}
+            short = {name: value for name, value in self.error.items() if _size(value) <= LONGEST_TEXT}
+            self.error = {**short, "message": str(self.error["message"])[:LONGEST_TEXT]}
         if result is not None:
             self.size = _size(result)
             self.result = result if self.size <= LONGEST_RESULT else None
