@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ ELSEWHERE = ("cli", "tooling", "testing", "guard", "sandbox")
 MAKERS = frozenset(
     (
         "lru_cache cache remember_short ByteCache OrderedDict deque WeakKeyDictionary WeakValueDictionary "
-        "MemoryNonces Buckets"
+        "MemoryNonces Buckets Queue RecentItems ByteQueue BoundedTable UnreadItems Inbox"
     ).split()
 )
+# These are queues even where a function makes one and hands it on.
+QUEUES = frozenset("Queue ByteQueue RecentItems UnreadItems".split())
 # Plain dicts and sets with one of these names are caches too.
 NAMES = frozenset("_known _passed _terms _pages _readings _spare _remembered _values _pipelines unread".split())
 
@@ -65,24 +68,38 @@ CACHES: dict[str, tuple[str, str]] = {
     "auth/proxy/tokens.py:_kept": ("nothing: ids are sealed", "4 MB"),
     "client/links/http_connection.py:_parts": ("parts of a body", "256 KB and one read of a socket"),
     "client/links/child_process.py:_ready": ("messages", "1 MB and one read of a pipe"),
-    "client/links/child_process.py:_uncut": ("what it writes", "one read of a pipe"),
+    "client/links/child_process.py:_uncut": ("what it writes", "one read of a pipe, 1 MB"),
     "client/links/child_process.py:_last": ("lines of a child", "20 of 64 KB"),
     "client/links/child_process.py:_waiting": ("lines of a child", "1,000 lines, 1 MB"),
-    "inspector/live_feed.py:events": ("events that it pushes", "300 texts of 4,000 characters"),
-    "inspector/live_feed.py:messages": ("messages of channels", "300 texts of 4,000 characters"),
+    "inspector/live_feed.py:events": ("events that it pushes", "300 rows, 16 MB"),
+    "inspector/live_feed.py:messages": ("messages of channels", "300 rows, 16 MB"),
     "kernel/client_import.py:_values": (OURS, "the secrets in a client's settings"),
     "proxying/mounted.py:stderr": ("lines of a child", "200 of 2,000 characters a backend"),
     "proxying/mounted.py:_known": ("sessions whose process failed", "1000 keys, until they leave"),
     "proxying/mounted.py:_times": ("nothing", "1000 times"),
     "proxying/calls.py:times": ("nothing", "1000 times a backend"),
-    "client/mcpl/channels.py:_known": ("the channels of a server", "one message for each list"),
-    "client/mcpl/push.py:_items": ("events", "the room of an inbox, in messages"),
+    "base/peer_bounds.py:_sizes": (OURS, "a number for each item that is kept"),
+    "serve/lifespans.py:_queue": ("how slowly it reads", "the answers it asked for"),
+    "kernel/members.py:follower": ("lines of its servers", "1000 lines of 2,000 characters"),
+    "openapi/sending.py:incoming": (OURS, "two messages"),
+    "client/audit.py:_waiting": ("what servers claim, and how slowly the audit server reads", "16 MB"),
+    "client/eras.py:_unread": ("its news", "1000, 16 MB a listener; none for `subscribe`"),
+    "client/links/event_streams.py:_inbox": ("its messages", "256, and 16 MB with one message more"),
+    "client/links/http.py:_inbox": ("its messages", "256, and 16 MB with one message more"),
+    "client/links/http.py:_mirrors": ("names of tools and their headers", "10000 tools, 16 MB"),
+    "client/mcpl/channels.py:_known": ("the channels of a server", "10000 channels, 16 MB"),
+    "client/mcpl/channels.py:inbox": ("messages of channels", "1000, 16 MB"),
+    "client/mcpl/push.py:_items": ("events", "the room of an inbox, 16 MB"),
+    "client/mcpl/push.py:inbox": ("events", "1000, 16 MB"),
+    "client/mgp/events.py:_early": ("events before the reply", "256, 16 MB"),
+    "client/topic_client.py:unread": ("messages of a topic", "10000, 16 MB a listener"),
+    "client/unread_items.py:_items": ("what it sends", "16 MB, and the number that its maker gives"),
     "client/mcpl/inference.py:_pins": ("ids of conversations", "1000 ids of 1 KB"),
     "client/mcpl/inference.py:_lines": (OURS, "a script"),
     "client/mcpl/push.py:_answers": ("ids", "10000 ids of 1 KB; the answers are ours"),
     "client/mcpl/state.py:_kept": ("contents of checkpoints", "16 MB, ids of 1 KB"),
     "client/mcpl/state.py:parents": ("ids of checkpoints", "1000 ids of 1 KB"),
-    "client/mgp/streaming.py:_ready": ("chunks", "the window of a stream"),
+    "client/mgp/streaming.py:_ready": ("chunks", "16 MB and one chunk"),
     "openapi/documents.py:_known": (OURS, "the mappings and references of a document"),
     "openapi/sending.py:_clients": (OURS, "one for each loop"),
     "protocols/mcp/asking/round_trips.py:_nonces": ("how many; nonces are ours", "100000 nonces of 32 bytes"),
@@ -128,8 +145,8 @@ CACHES: dict[str, tuple[str, str]] = {
     ),
     "stores/stream_events.py:_droppable": ("how slowly it reads", "the bytes of a session's events"),
     "stores/stream_events.py:_finished": ("how slowly it reads", "the bytes of a session's events"),
-    "client/apps.py:received": ("what its view says", "1000 messages, of the size that its host lets in"),
-    "inspector/inspection.py:events": ("what our own host audits", "5000 events, of what it was told"),
+    "client/apps.py:received": ("what its view says", "1000 messages, 16 MB"),
+    "inspector/inspection.py:events": ("what our own host audits", "5000 events, 16 MB"),
     "inspector/inspection.py:lifecycle": ("states that servers tell", "50 of five texts of 500 characters"),
     "inspector/questions.py:past": ("what servers ask", "100 questions of 32 kB"),
     "inspector/recording/recorder.py:_order": ("its messages", "a number for each of the bodies in memory"),
@@ -139,9 +156,12 @@ CACHES: dict[str, tuple[str, str]] = {
     "inspector/recording/recorder.py:_calls": ("its messages", "1000 times"),
     "inspector/recording/recorder.py:_times": ("its messages", "200 times"),
     "inspector/page_server.py:assets": (OURS, "the page"),
-    "inspector/state_trees.py:_known": ("its checkpoints", "its own limit, in checkpoints without contents"),
+    "inspector/state_trees.py:_known": (
+        "its checkpoints",
+        "its own limit, in checkpoints without contents, ids of 1 KB",
+    ),
     "inspector/followed_tasks.py:steps": ("how its tasks go on", "100 steps of 2,000 characters, of 100 tasks"),
-    "inspector/joined_topic.py:_said": ("what is said in a topic", "200 lines of 4000 characters a seat"),
+    "inspector/joined_topic.py:_said": ("what is said in a topic", "200 lines, 16 MB a seat"),
     "protocols/mcp/apps.py:_source": (OURS, "one script of 4 kB"),
     "server/page.py:_file": (OURS, "a style and a script of 4 kB"),
     "server/page.py:headers": (OURS, "the headers of the page, once"),
@@ -178,7 +198,8 @@ def caches_in(file: Path) -> Iterator[str]:
                 is_table = isinstance(value, ast.Dict | ast.List) and is_field and name in NAMES
                 is_table = is_table or (is_field and name in NAMES and {"set", "dict"} & _names(value) != set())
                 is_made = bool(MAKERS & {each for call in _calls(value) for each in _names(call)})
-                if (is_field or node in tree.body) and (is_table or is_made):
+                is_queue = bool(QUEUES & {each for call in _calls(value) for each in _names(call)})
+                if ((is_field or node in tree.body) and (is_table or is_made)) or is_queue:
                     yield f"{place}:{name}"
 
 
@@ -207,6 +228,28 @@ def test_every_cache_is_listed_with_its_bound():
     found = {name for file in files if file.name != "caches.py" for name in caches_in(file)}
     assert sorted(found - set(CACHES)) == [], "list it in CACHES, with what a peer controls and its bound in bytes"
     assert sorted(set(CACHES) - found) == [], "it is gone: remove it from CACHES"
+
+
+SIZE = re.compile(r"\b(?:bytes|[KkM]B|characters|times|numbers?)\b")
+
+
+def test_what_a_client_or_the_inspector_keeps_of_a_peer_is_bounded_in_bytes():
+    theirs = {name: kept for name, kept in CACHES.items() if name.startswith(("client/", "inspector/"))}
+    unbounded = [name for name, (what, bound) in theirs.items() if what != OURS and not SIZE.search(bound)]
+    assert unbounded == [], "the peer chooses the sizes: bound them, for example by RecentItems or UnreadItems"
+
+
+def test_no_queue_of_a_client_or_the_inspector_is_bounded_by_a_number_alone():
+    folders = (PACKAGE / "client", PACKAGE / "inspector")
+    plain = [
+        f"{file.relative_to(PACKAGE).as_posix()}:{node.lineno}"
+        for folder in folders
+        for file in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and _names(node.func) & {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"}
+    ]
+    # The queue of the audit server counts the bytes itself.
+    assert [place.partition(":")[0] for place in plain] == ["client/audit.py"], plain
 
 
 # -- the caches themselves -------------------------------------------------------------------------------

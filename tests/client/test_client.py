@@ -11,6 +11,7 @@ from defserve.client.eras import MOST_KEPT
 from defserve.client.replies import RETURNS_KEY
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
 from tests.client.pretend import SILENCE, STATELESS, Fail, PretendServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -214,6 +215,35 @@ async def test_news_that_nobody_reads_are_kept_up_to_a_bound():
             server.say({"method": "notifications/tools/list_changed", "params": {"number": number}})
         await client.ping()
         assert (await anext(events)).params["number"] == 5
+
+
+async def test_large_news_that_nobody_reads_are_kept_up_to_a_number_of_bytes():
+    server = PretendServer({"ping": {}})
+    async with Client(server, version="2025-11-25") as client, client.listen(tools=True) as events:
+        for number in range(24):
+            params = {"number": number, "more": "x" * 1_000_000}
+            server.say({"method": "notifications/tools/list_changed", "params": params})
+        await client.ping()
+        assert (await anext(events)).params["number"] > 4
+
+
+async def test_for_a_subscription_whose_news_nobody_can_read_nothing_is_kept():
+    def listen(request: dict[str, Any]) -> Any:
+        listening(server, request)
+        tag = {"io.modelcontextprotocol/subscriptionId": request["id"]}
+        for number in range(5):
+            params = {"_meta": tag, "uri": "a://b", "number": number}
+            server.say({"method": "notifications/resources/updated", "params": params})
+        return SILENCE
+
+    heard: list[Any] = []
+    server = PretendServer({**STATELESS, "subscriptions/listen": listen})
+    async with Client(server, on_notification=lambda method, params: heard.append(params.get("number"))) as client:
+        await client.subscribe("a://b")
+        await until(lambda: heard[-1:] == [4])
+        (news,) = client._watched.values()  # pyright: ignore[reportPrivateUsage]
+        assert news._unread.is_empty  # pyright: ignore[reportPrivateUsage]
+    assert [number for number in heard if number is not None] == [0, 1, 2, 3, 4]
 
 
 def listening(server: PretendServer, request: dict[str, Any]) -> None:

@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic_core import to_json
+
+from defserve.errors import PeerError
+from defserve.inspector.followed_tasks import FollowedRecord
 
 LOAD = """
 import asyncio, resource
@@ -30,3 +34,11 @@ def test_with_100_000_messages_the_inspector_stays_under_200_mb():
         [sys.executable, "-c", LOAD], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 200
+
+
+def test_of_a_task_that_failed_with_a_huge_error_little_is_kept():
+    record = FollowedRecord(1, "stateless", "dig", {})
+    record.end("failed", error=PeerError("x" * 200_000, data={"fix": "y" * 200_000}))
+    assert len(to_json(record.whole())) < 10_000
+    record.end("failed", error=PeerError("no spade", data={"fix": "buy one"}))
+    assert record.error is not None and record.error["data"] == {"fix": "buy one"}

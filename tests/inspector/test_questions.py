@@ -95,3 +95,19 @@ async def test_a_question_says_until_when_the_server_waits():
     await until(lambda: bool(questions.open))
     assert "until" not in questions.open[0]
     waiting.cancel()
+
+
+async def test_large_questions_of_a_server_do_not_wait_in_any_number(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(room, "MAX_OPEN_BYTES", 100_000)
+    questions, _ = fresh()
+    waiting = [asyncio.ensure_future(questions.ask("form", "stateless", message="x" * 40_000)) for _ in range(2)]
+    await until(lambda: len(questions.open) == 2)
+    with pytest.raises(UsageError, match="questions of 80[0-9]+ bytes wait already"):
+        await questions.ask("form", "stateless", message="x" * 40_000)
+    for question in questions.open:
+        assert questions.answer(question["id"], {})
+    await asyncio.gather(*waiting)
+    last = asyncio.ensure_future(questions.ask("form", "stateless", message="x" * 400_000))  # alone, it may be large
+    await until(lambda: len(questions.open) == 1)
+    assert questions.answer(questions.open[0]["id"], {})
+    await last

@@ -1,11 +1,12 @@
-"""Bounds on what a peer says: caches bounded in bytes, and texts cut before they are repeated.
+"""Bounds on what a peer says: caches and queues bounded in bytes, and texts cut before they are repeated.
 
 `tests/test_caches.py` lists every cache and table with its bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, wraps
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
@@ -65,6 +66,118 @@ class ByteCache(Generic[T]):
     def clear(self) -> None:
         self._kept.clear()
         self._size = 0
+
+
+# -- What a peer sent and nobody has read yet, or the newest of it. A number is no bound: the peer chooses the sizes.
+
+
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+AROUND_ITEM: Final = 256
+AROUND_CONTAINER: Final = 64
+AROUND_VALUE: Final = 16
+
+
+def weight_of_text(text: bytes) -> int:
+    """About how many bytes a decoded JSON text takes: an empty array is two characters, and 30 times as much in memory.
+
+    Brackets and commas in strings count as well, so it is rather too much than too little.
+    """
+    containers = text.count(b"[") + text.count(b"{")
+    return AROUND_ITEM + len(text) + AROUND_CONTAINER * containers + AROUND_VALUE * text.count(b",")
+
+
+def weight_of(value: Any) -> int:
+    """The same for a decoded value, or an object of such values."""
+    from pydantic_core import to_json
+
+    try:
+        return weight_of_text(to_json(value, fallback=repr, inf_nan_mode="null"))
+    except ValueError:  # a lone surrogate, or too deep
+        return weight_of_text(repr(value).encode("utf-8", "replace"))
+
+
+class RecentItems(deque[T]):
+    """The newest items: at most `most`, and `most_bytes` in all, as `measure` has it. The oldest make room.
+
+    An item that alone takes more is not kept. Change it by `append`, `popleft` and `clear` only.
+    """
+
+    def __init__(self, most: int, most_bytes: int = MAX_UNREAD_BYTES, measure: Callable[[T], int] = weight_of) -> None:
+        super().__init__()
+        self._most, self._most_bytes, self._measure = most, most_bytes, measure
+        self._sizes: deque[int] = deque()
+        self.bytes = 0
+
+    def append(self, item: T, /) -> None:
+        self.keep(item, self._measure(item))
+
+    def keep(self, item: T, size: int) -> None:
+        """Append an item whose size is known."""
+        if size > self._most_bytes:
+            return
+        super().append(item)
+        self._sizes.append(size)
+        self.bytes += size
+        while len(self) > self._most or self.bytes > self._most_bytes:
+            self.popleft()
+
+    def has_room(self, size: int) -> bool:
+        """Whether nothing has to go for one more item."""
+        return len(self) < self._most and self.bytes + size <= self._most_bytes
+
+    def popleft(self) -> T:
+        item = super().popleft()
+        self.bytes -= self._sizes.popleft()
+        return item
+
+    def clear(self) -> None:
+        super().clear()
+        self._sizes.clear()
+        self.bytes = 0
+
+    def extend(self, items: Iterable[T], /) -> None:
+        for item in items:
+            self.append(item)
+
+
+class BoundedTable(Generic[T]):
+    """Values by their names: at most `most`, and `most_bytes` in all with the names. What finds no room is not kept."""
+
+    __slots__ = ("_most", "_most_bytes", "_bytes", "_kept")
+
+    def __init__(self, most: int, most_bytes: int = MAX_UNREAD_BYTES) -> None:
+        self._most, self._most_bytes, self._bytes = most, most_bytes, 0
+        self._kept: dict[str, tuple[T, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kept
+
+    def get(self, name: str) -> T | None:
+        found = self._kept.get(name)
+        return None if found is None else found[0]
+
+    def values(self) -> list[T]:
+        return [value for value, _ in self._kept.values()]
+
+    def put(self, name: str, value: T) -> bool:
+        """Keep a value instead of the one that has its name. False: there is no room, and none of that name now."""
+        size, was = weight_of((name, value)), self._kept.get(name, (None, 0))[1]
+        if (name not in self._kept and len(self._kept) >= self._most) or self._bytes - was + size > self._most_bytes:
+            self.drop(name)
+            return False
+        self._kept[name] = value, size
+        self._bytes += size - was
+        return True
+
+    def drop(self, name: str) -> None:
+        self._bytes -= self._kept.pop(name, (None, 0))[1]
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
 
 
 # -- What a peer sent, cut to be repeated: an error, a reply or a log line never grows with somebody else's text.

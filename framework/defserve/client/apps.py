@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
+from defserve.base.peer_bounds import RecentItems
 from defserve.client.replies import Json, object_of, text_of
 from defserve.core.json_values import is_array
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
@@ -136,8 +137,8 @@ class RenderedApp:
         """Asked with the method and params of each request of the view that would have an effect (a call of a tool that
         views may call, a link, a message to the model), or reaches another server than the view's own. On False the
         view gets an error. None permits all that is of the view's own server, and nothing else."""
-        self.received: deque[tuple[str, Json]] = deque(maxlen=MOST_RECEIVED)
-        """Method and params of what the view sent last."""
+        self.received: deque[tuple[str, Json]] = RecentItems(MOST_RECEIVED)
+        """Method and params of what the view sent last, up to 16 MiB."""
 
     @property
     def text(self) -> str:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
+from defserve.base.peer_bounds import MAX_UNREAD_BYTES, weight_of
 from defserve.base.redaction import redact
 from defserve.client.answers import Caller
 from defserve.errors import DefserveError, PeerError, PeerTimeout, Refused, Rejected
@@ -140,7 +141,8 @@ class AuditServer:
 
     def __init__(self, client: Caller) -> None:
         self._client, self._loop = client, asyncio.get_running_loop()
-        self._waiting: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[Mapping[str, Any], int]] = asyncio.Queue()
+        self._bytes = 0
         self._sending: asyncio.Task[None] | None = None
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
@@ -155,19 +157,26 @@ class AuditServer:
         await self._waiting.join()
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        self._waiting.put_nowait(event)
+        size = weight_of(event)
+        if self._bytes + size > MAX_UNREAD_BYTES:
+            log.warning("the audit server does not read: an event is logged here instead")
+            AuditLogger().append(event)
+            return
+        self._bytes += size
+        self._waiting.put_nowait((event, size))
         if self._sending is None or self._sending.done():
             self._sending = self._loop.create_task(self._send())
 
     async def _send(self) -> None:
         while not self._waiting.empty():
-            event = self._waiting.get_nowait()
+            event, size = self._waiting.get_nowait()
             try:
                 await self._client.notify(AUDIT_NOTIFICATION, event)
             except PeerError as error:
                 log.warning("the audit server cannot be reached: %s", error)
                 AuditLogger().append(event)
             finally:
+                self._bytes -= size
                 self._waiting.task_done()
 
 

@@ -314,7 +314,7 @@ class Client(ServerRequests, MgpRequests):
         if not self.stateless:
             await self.request("resources/subscribe", {"uri": uri})
         elif uri not in self._watched:
-            events = self._watched[uri] = self.listen(uris=(uri,))
+            events = self._watched[uri] = self._news(NewsFilter(uris=(uri,), is_read=False))
             await events.open()
 
     async def unsubscribe(self, uri: str) -> None:
@@ -338,7 +338,9 @@ class Client(ServerRequests, MgpRequests):
         `uris` are resources; `tasks` are ids of tasks, which sessions do not have. `events.honoured` is what is told.
         """
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        wanted = NewsFilter(tuple(kind for kind, on in chosen.items() if on), tuple(uris), tuple(tasks))
+        return self._news(NewsFilter(tuple(kind for kind, on in chosen.items() if on), tuple(uris), tuple(tasks)))
+
+    def _news(self, wanted: NewsFilter) -> NewsStream[News]:
         if self.stateless:
             return SubscribedNews(wanted, self._listeners, self._conversation, self._open, self.timeout)
         return SessionNews(wanted, self._listeners, self.subscribe, self.unsubscribe)

@@ -17,8 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
 
+from defserve.base.peer_bounds import weight_of
 from defserve.client.conversation import ClientConversation, PendingRequest, peer_error
 from defserve.client.replies import Json, object_of, texts_of
+from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
@@ -284,11 +286,12 @@ NewsT = TypeVar("NewsT", bound=News)
 
 
 class NewsFilter(NamedTuple):
-    """Which news a listener wants."""
+    """Which news a listener wants. If nobody reads them (`is_read` false), they only come for `on_notification`."""
 
     kinds: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    is_read: bool = True
 
     def wire(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {KINDS[kind][1]: True for kind in self.kinds}
@@ -304,13 +307,13 @@ class NewsFilter(NamedTuple):
 class NewsStream(ABC, Generic[NewsT]):
     """An async context manager and iterator. It ends when the server ends the stream or leaves.
 
-    Unread news are kept up to a limit; then the oldest are dropped.
+    Unread news are kept up to a number and 16 MiB; then the oldest are dropped.
     """
 
     def __init__(self, wanted: NewsFilter, listeners: set[NewsStream[Any]]) -> None:
         self.wanted, self._listeners = wanted, listeners
         self.honoured: dict[str, Any] = wanted.wire()
-        self._queue: asyncio.Queue[NewsT | PeerError | None] = asyncio.Queue()
+        self._unread: UnreadItems[NewsT] = UnreadItems(MOST_KEPT)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -346,23 +349,18 @@ class NewsStream(ABC, Generic[NewsT]):
 
     def _keep(self, news: NewsT) -> None:
         # A slow reader must not fill the memory. The oldest news matter least.
-        if self._queue.qsize() >= MOST_KEPT:
-            self._queue.get_nowait()
-        self._queue.put_nowait(news)
+        if self.wanted.is_read:
+            self._unread.put(news, weight_of(news.params))
 
     def end(self, reason: PeerError | None = None) -> None:
         """Let the reader finish the news that are there. Then iterating stops, or raises the reason."""
-        self._queue.put_nowait(reason)
+        self._unread.end(reason)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> NewsT:
-        item = await self._queue.get()
-        if item is None or isinstance(item, PeerError):
-            self._queue.put_nowait(item)
-            raise item or StopAsyncIteration
-        return item
+        return await self._unread.get()
 
 
 class SessionNews(NewsStream[News]):

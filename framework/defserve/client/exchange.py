@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from defserve.base.peer_bounds import weight_of_text
 from defserve.client.replies import CutMessage, Unreadable, UnreadableReply, number_of, text_of
 from defserve.core.messages import (
     INTERNAL_ERROR,
@@ -214,10 +215,11 @@ class IncomingMessages:
         elif isinstance(message, Request) and message.id in self._answering.tasks:
             self._warn("skipped a request whose id is in use", data)
         elif isinstance(message, Request) and self._answering.is_full:
-            log.debug("skipped a request: the peer does not read its answers: %.200r", self.shown(data))
+            log.debug("skipped a request: too many are being answered already: %.200r", self.shown(data))
         elif isinstance(message, Request):
             answer = forward.on_request if forward else None
-            self._answering.start(self._answering.answer(message, answer or self._on_request), message.id)
+            work = self._answering.answer(message, answer or self._on_request)
+            self._answering.start(work, message.id, size=weight_of_text(data))
         else:
             self._malformed(message, data, beside)
 
@@ -298,16 +300,19 @@ class IncomingMessages:
 
 
 MAX_PEER_REQUESTS: Final = 1_024
+MAX_PEER_REQUEST_BYTES: Final = 64 * 1024 * 1024
 
 
 class PeerRequests:
     """`tasks` are the answers under way, by the id of their request. `send` takes an encoded answer."""
 
-    __slots__ = ("tasks", "_send", "_own_work")
+    __slots__ = ("tasks", "bytes", "_send", "_own_work")
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self.tasks: dict[object, asyncio.Task[None]] = {}
         self._send, self._own_work = send, 0
+        self.bytes = 0
+        """What the requests take whose answers are under way."""
 
     @property
     def is_working(self) -> bool:
@@ -320,17 +325,21 @@ class PeerRequests:
     @property
     def is_full(self) -> bool:
         """Whether so many answers are under way that no more are begun. A peer may ask, and not read the answers."""
-        return len(self.tasks) >= MAX_PEER_REQUESTS
+        return len(self.tasks) >= MAX_PEER_REQUESTS or self.bytes >= MAX_PEER_REQUEST_BYTES
 
-    def start(self, work: Coroutine[Any, Any, None], id: Id | None = None, *, is_own_work: bool = False) -> None:
-        """Run `work` in a task. `is_own_work`: the peer waits for all of it."""
+    def start(
+        self, work: Coroutine[Any, Any, None], id: Id | None = None, *, is_own_work: bool = False, size: int = 0
+    ) -> None:
+        """Run `work` in a task. `is_own_work`: the peer waits for all of it. `size` is that of its request."""
         key = object() if id is None else id
         task = self.tasks[key] = asyncio.create_task(work)
         self._own_work += is_own_work
+        self.bytes += size
 
         def forget(_: object) -> None:
             self.tasks.pop(key, None)
             self._own_work -= is_own_work
+            self.bytes -= size
 
         task.add_done_callback(forget)
 

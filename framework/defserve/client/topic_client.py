@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from defserve.base.peer_bounds import weight_of_text
 from defserve.client.replies import RETURNS_KEY, lone_text, object_of, value_of
+from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_object
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import PeerError, PeerGone, PeerTimeout
@@ -41,7 +43,7 @@ class TopicClient(Participant):
         self.over = asyncio.Event()
         self.end_reason = ""
         """Why the gateway closed the connection, if it said so."""
-        self._heard: list[asyncio.Queue[Heard | None]] = []
+        self._heard: list[UnreadItems[Heard]] = []
         self._answered_already: set[str] = set()
         self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
@@ -71,9 +73,9 @@ class TopicClient(Participant):
 
     def heard(self) -> AsyncIterator[Heard]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
-        queue: asyncio.Queue[Heard | None] = asyncio.Queue(HEARD_AT_MOST)
-        self._heard.append(queue)
-        return self._listen(queue)
+        unread: UnreadItems[Heard] = UnreadItems(HEARD_AT_MOST)
+        self._heard.append(unread)
+        return self._listen(unread)
 
     def said(self) -> AsyncIterator[Chat]:
         """Chat to us or to everyone, from now on."""
@@ -84,36 +86,36 @@ class TopicClient(Participant):
             if isinstance(found, Chat) and (not found.to or self.id in found.to):
                 yield found
 
-    async def _listen(self, queue: asyncio.Queue[Heard | None]) -> AsyncIterator[Heard]:
+    async def _listen(self, unread: UnreadItems[Heard]) -> AsyncIterator[Heard]:
         try:
-            while (found := await queue.get()) is not None:
-                yield found
+            while True:
+                yield await unread.get()
+        except StopAsyncIteration:
+            return
         finally:
-            self._heard.remove(queue)
+            self._heard.remove(unread)
 
     # -- the connection ----------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes | None]) -> None:
         """Take frames from the gateway: answer requests, and pass everything on to the listeners."""
         for frame in frames:
-            heard = self.hear(frame) if frame is not None else None
+            if frame is None or (heard := self.hear(frame)) is None:
+                continue
             if isinstance(heard, TopicRequest):
                 self._answer(heard)
-            if heard is not None:
-                self._pass_on(heard)
+            if self._heard:
+                size = weight_of_text(frame)
+                for unread in self._heard:
+                    unread.put(heard, size)  # a slow listener misses the oldest
 
     def ended(self, reason: str = "") -> None:
         """The connection is gone."""
         self.end_reason = reason
         self.detach()
         self.over.set()
-        self._pass_on(None)
-
-    def _pass_on(self, heard: Heard | None) -> None:
-        for queue in self._heard:
-            if queue.full():
-                queue.get_nowait()  # a slow listener misses the oldest
-            queue.put_nowait(heard)
+        for unread in self._heard:
+            unread.end()
 
     def _answer(self, asked: TopicRequest) -> None:
         envelope, payload = asked.envelope, asked.envelope.body

@@ -97,7 +97,7 @@ SELDOM_SECONDS: Final = 30.0
 """How often a task is asked for though the server tells its changes: a notice may be lost."""
 AWAY_SECONDS: Final = 1.0
 PUSH_SECONDS: Final = 0.05
-ENDS: Final = ("result", "error", "inputRequests")
+SHOWN: Final = ("createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
 
 
 class TaskHost(Protocol):
@@ -288,8 +288,8 @@ class FollowedTask:
             known = {"code": code} if isinstance(code, int) else {}
             record.end("failed", error=PeerError(text, **known, data=error.get("data")))
         record.by = ""
-        # The result is the largest part of it, and is kept by the record, if at all.
-        record.told = {name: told for name, told in task.told.items() if name not in ENDS}
+        # The result is kept by the record, if at all. Of the rest, what the list shows.
+        record.told = {name: told for name, told in task.told.items() if name in SHOWN and _size(told) <= LONGEST_TEXT}
         self._started = None
         self._push()
 
@@ -401,6 +401,9 @@ class FollowedRecord:
         """It is over. Of a result that is too long only the size is kept."""
         self.over = time.time()
         self.error = error_of(error) if error is not None else None
+        if self.error is not None and _size(self.error) > LONGEST_ARGUMENTS:
+            short = {name: value for name, value in self.error.items() if _size(value) <= LONGEST_TEXT}
+            self.error = {**short, "message": str(self.error["message"])[:LONGEST_TEXT]}
         if result is not None:
             self.size = _size(result)
             self.result = result if self.size <= LONGEST_RESULT else None

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_core import to_json
 
+from defserve.base.peer_bounds import RecentItems
 from defserve.client.client import Client
 from defserve.client.mcpl.options import Mcpl
 from defserve.client.mgp.peer import ASKING, EXTENSIONS, Mgp
@@ -57,7 +58,7 @@ class HostAudit:
     """What our own side writes into its audit trail: the newest events, for the page."""
 
     def __init__(self, push: Push) -> None:
-        self.events: deque[Json] = deque(maxlen=MOST_EVENTS)
+        self.events: RecentItems[Json] = RecentItems(MOST_EVENTS)
         self._push = push
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from pydantic_core import to_json
 
+from defserve.base.peer_bounds import RecentItems
 from defserve.client.topic_client import TopicClient
 from defserve.errors import UsageError
 from defserve.inspector.protocol import Json
@@ -41,7 +41,7 @@ class JoinedTopic:
 
     def __init__(self, me: TopicClient) -> None:
         self.me = me
-        self._said: deque[Json] = deque(maxlen=MOST_SAID)
+        self._said: RecentItems[Json] = RecentItems(MOST_SAID)
         self._changed = asyncio.Event()
 
     async def listen(self) -> None:

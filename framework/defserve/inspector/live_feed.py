@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -16,6 +15,7 @@ from itertools import count, takewhile
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from uuid import uuid4
 
+from defserve.base.peer_bounds import RecentItems
 from defserve.client.mcpl.channels import ChannelMessage
 from defserve.client.mcpl.hooks import AFTER, BEFORE
 from defserve.client.mcpl.inference import InferenceRequest, Model
@@ -50,8 +50,8 @@ class LiveFeed:
         self.offered: Version = "0.4"
         self.off: set[str] = set()
         self.scopes: dict[str, dict[str, list[str]]] = {}
-        self.events: deque[Json] = deque(maxlen=MOST_EVENTS)
-        self.messages: deque[Json] = deque(maxlen=MOST_MESSAGES)
+        self.events: RecentItems[Json] = RecentItems(MOST_EVENTS)
+        self.messages: RecentItems[Json] = RecentItems(MOST_MESSAGES)
         self.asked: dict[int, Json] = {}
         self._push, self._numbers = push, count(1)
         self._waiting: dict[int, asyncio.Future[bool]] = {}

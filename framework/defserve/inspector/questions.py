@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
+from defserve.base.peer_bounds import weight_of
 from defserve.client.answers import Accept, Answers, Cancel, Decline
 from defserve.client.mgp.peer import ANSWER_BY
 from defserve.client.replies import object_of
@@ -22,6 +23,7 @@ from defserve.errors import ProtocolError
 from defserve.inspector.protocol import BadMessage, Json
 
 MOST_OPEN: Final = 100
+MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
 MOST_PAST: Final = 100
 LONGEST_PAST: Final = 32_768
 """Bytes of a question and its answer that are kept once it is over. Of longer ones the timeline has the messages."""
@@ -60,6 +62,7 @@ class Questions:
         self.past: deque[Json] = deque(maxlen=MOST_PAST)
         self._numbers = count(1)
         self._open: dict[int, tuple[Json, asyncio.Future[Json]]] = {}
+        self._bytes = 0
 
     @property
     def open(self) -> list[Json]:
@@ -70,12 +73,16 @@ class Questions:
         """Put a question to the person and wait for the answer. Cancelling it takes the question back."""
         if len(self._open) >= MOST_OPEN:
             raise BadMessage(f"{MOST_OPEN} questions wait already", fix="answer some of them")
+        size = weight_of(about)
+        if self._open and self._bytes + size > MAX_OPEN_BYTES:
+            raise BadMessage(f"questions of {self._bytes} bytes wait already", fix="answer some of them")
         id = next(self._numbers)
         question: Json = {"id": id, "kind": kind, "era": era, "since": time.time(), **about}
         if (until := ANSWER_BY.get()) is not None:
             question["until"] = until
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._open[id] = question, answer
+        self._bytes += size
         self._push("question", question)
         given: Json | None = None
         try:
@@ -83,6 +90,7 @@ class Questions:
             return given
         finally:
             del self._open[id]
+            self._bytes -= size
             self._end(question, given, "person")
 
     def _end(self, question: Json, answer: Json | None, by: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from defserve.client import exchange
 from defserve.client.client import Client
 from defserve.client.exchange import MAX_PEER_REQUESTS
 from defserve.errors import PeerTimeout
@@ -40,6 +41,24 @@ async def test_a_peer_that_asks_without_end_and_reads_no_answer_is_bounded() -> 
         server.say({"id": "again", "method": "ping"})
         await until(lambda: any(sent.get("id") == "again" for sent in server.sent))
         assert server.offered == MAX_PEER_REQUESTS + 1
+
+
+@pytest.mark.anyio
+async def test_large_requests_of_a_peer_that_reads_no_answer_are_bounded_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_PEER_REQUEST_BYTES", 100_000)
+    server = Deaf()
+    async with Client(server, version="2025-11-25") as client:
+        for number in range(30):
+            server.say({"id": f"q{number}", "method": "ping", "params": {"more": "x" * 10_000}})
+        assert await client.call("fine") == "fine"
+        await until(lambda: server.offered == 10)
+        server.hears.set()
+        await until(lambda: any(sent.get("id") == "q9" for sent in server.sent))
+        server.say({"id": "again", "method": "ping"})
+        await until(lambda: any(sent.get("id") == "again" for sent in server.sent))
+        assert server.offered == 11
 
 
 @pytest.mark.anyio

@@ -65,6 +65,21 @@ async def test_a_host_may_enrich_the_payload():
     assert result == {"approved": True, "payload": {"mode": "append", "inode": 7}}
 
 
+@for_each_row("enriched", [False, True])
+async def test_the_approval_of_a_large_payload_is_not_remembered(enriched: bool):
+    asked: list[str] = []
+
+    def approve(elevation: Elevation) -> Any:
+        asked.append(elevation.label)
+        return {**elevation.payload, "inode": 7} if enriched else True
+
+    server = live_server(BLOCK)
+    async with hosting(server, Mcpl(approve=approve, audit=[])):
+        for size in (100, 100, 100_000, 100_000):
+            assert (await elevate(server, f"/etc/{size}", text="x" * size))["result"]["approved"] is True
+    assert asked == ["/etc/100", "/etc/100000", "/etc/100000"]
+
+
 @pytest.mark.req("MCPL-7.6")
 async def test_what_was_approved_is_not_asked_again_until_the_policy_changes():
     asked: list[str] = []

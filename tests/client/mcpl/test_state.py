@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 
 from defserve.client import Answers, Client, Mcpl, Remote, RolledBack, StateChange
+from defserve.client.mcpl import state as states
 from defserve.client.mcpl.state import Sending
 from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
 from defserve.protocols.mcpl.vocabulary import UnknownFeatureSet
+from defserve.stores.checkpoints.json_patches import apply_patch_to_text
 from tests.at_address import at_address, fresh
 from tests.client.mcpl.scripted import Trail, hosting, live_server, stateless_server
 from tests.forking.spawning import spawn
 from tests.rows import for_each_row
+from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -242,6 +246,80 @@ async def test_the_exchange_of_the_document():
         {"checkpoint": "chk_abc", "state": {"notes": []}},
         {"checkpoint": "chk_def", "state": {"notes": notes}},
     ]
+
+
+class SlowPatches:
+    """Stands in for the patching of states: each waits until the test lets it go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.allowed = threading.Event(), threading.Event()
+        monkeypatch.setattr(states, "apply_patch_to_text", self._apply)
+
+    def _apply(self, held: bytes, ops: Any) -> Any:
+        self.begun.set()
+        assert self.allowed.wait(DEADLINE)
+        return apply_patch_to_text(held, ops)
+
+
+GROWN = {"checkpoint": "chk_b", "parent": "chk_a", "patch": [{"op": "add", "path": "/n", "value": 1}]}
+
+
+async def test_the_loop_of_a_host_goes_on_while_a_patch_is_applied(monkeypatch: pytest.MonkeyPatch):
+    slow = SlowPatches(monkeypatch)
+    server = live_server(BLOCK, stating({"checkpoint": "chk_a", "parent": None, "data": {}}, GROWN))
+    async with hosting(server) as mcpl:
+        call = mcpl._client.call_raw  # pyright: ignore[reportPrivateUsage]
+        await call("add_note")
+        second = asyncio.create_task(call("add_note"))
+        await until(slow.begun.is_set)
+        assert mcpl.state(SET).checkpoint == "chk_a"
+        slow.allowed.set()
+        await second
+        assert (mcpl.state(SET).checkpoint, mcpl.state(SET).content) == ("chk_b", {"n": 1})
+
+
+async def test_where_a_host_branches_off_while_a_patch_is_applied_it_stays(monkeypatch: pytest.MonkeyPatch):
+    slow, told = SlowPatches(monkeypatch), list[StateChange]()
+    server = live_server(BLOCK, stating({"checkpoint": "chk_a", "parent": None, "data": {}}, GROWN, None))
+    async with hosting(server, Mcpl(audit=[], on_state=told.append)) as mcpl:
+        call = mcpl._client.call_raw  # pyright: ignore[reportPrivateUsage]
+        await call("add_note")
+        second = asyncio.create_task(call("add_note"))
+        await until(slow.begun.is_set)
+        mcpl.branch(SET, "chk_a")
+        slow.allowed.set()
+        await second
+        assert (mcpl.state(SET).checkpoint, list(mcpl.state(SET).parents)) == ("chk_a", ["chk_a", "chk_b"])
+        await call("add_note")
+    assert [change.checkpoint for change in told] == ["chk_a"]
+    assert sent(server)[2] == {"checkpoint": "chk_a", "state": {}}
+
+
+@pytest.mark.req("MCPL-05")
+async def test_of_two_updates_of_one_parent_the_second_is_refused_even_while_the_first_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    slow = SlowPatches(monkeypatch)
+    server = live_server(BLOCK, stating())
+    async with hosting(server, Mcpl(version="0.5", audit=[])) as mcpl:
+        first = {"featureSet": SET, "checkpoint": "chk_a", "parent": None, "data": {}}
+        assert (await server.ask("state/update", first))["result"] == {"accepted": True}
+        asked = [
+            server.ask("state/update", {"featureSet": SET, **GROWN, "checkpoint": id}) for id in ("chk_b", "chk_c")
+        ]
+        both = asyncio.gather(*asked)
+        await until(slow.begun.is_set)
+        slow.allowed.set()
+        assert [reply["result"]["accepted"] for reply in await both] == [True, False]
+        assert mcpl.state(SET).checkpoint == "chk_b"
+
+
+def test_a_content_that_is_kept_counts_with_its_names():
+    contents = states.KeptContents(100_000)
+    for number in range(1_000):
+        contents.keep("s", f"{number:0>1000}", 0)
+    assert contents.get("s", f"{999:0>1000}") == 0
+    assert sum(contents.get("s", f"{number:0>1000}") is not None for number in range(1_000)) < 100
 
 
 async def test_without_a_session_the_mirror_in_meta_is_read():

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
 from defserve.stores.checkpoints.checkpoint_tree import canonical
-from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, diff, is_shorter
+from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, apply_patch_to_text, diff, is_shorter
+from tests.effort import calls_of
 from tests.rows import for_each_row
 from tests.stores.checkpoints.json_values import text, values
 
@@ -65,6 +66,7 @@ def test_a_patch_that_grows_beyond_the_limits_is_refused(ops: list[Any], limit: 
         [{"op": "add", "path": "/a"}],
         [{"op": "add", "path": 1, "value": 1}],
         [{"op": "nothing", "path": "/a"}],
+        [{"op": "append", "path": "/l", "value": "not of RFC 6902"}],
         [{"op": "add", "path": "a", "value": 1}],
         [{"op": "add", "path": "/x/y", "value": 1}],
         [{"op": "add", "path": "/l/9", "value": 1}],
@@ -101,6 +103,48 @@ def test_a_patch_is_left_as_it_was_even_where_later_steps_change_its_values():
     was = copy.deepcopy(ops)
     assert apply_patch({}, ops) == {"a": [1]}
     assert ops == was
+
+
+WIDE: Any = {"a": [[] for _ in range(2_000)], "b": {}}
+LARGE_STEPS: list[list[Any]] = [
+    [{"op": "move", "from": "/a", "path": "/c"}, {"op": "move", "from": "/c", "path": "/a"}],
+    [{"op": "move", "from": "/a", "path": "/b/c"}, {"op": "move", "from": "/b/c", "path": "/a"}],
+    [{"op": "move", "from": "/a", "path": "/a"}],
+    [{"op": "move", "from": "/b", "path": "/a/0"}, {"op": "move", "from": "/a/0", "path": "/b"}],
+    [{"op": "copy", "from": "/a", "path": "/c"}, {"op": "remove", "path": "/c"}],
+    [{"op": "copy", "from": "/a", "path": "/c"}],
+    [{"op": "copy", "from": "", "path": "/b"}, {"op": "replace", "path": "/b", "value": {}}],
+    [{"op": "test", "path": "/a", "value": []}],
+    [{"op": "test", "path": "/b", "value": {}}],
+    [{"op": "add", "path": "/a/0", "value": 1}, {"op": "remove", "path": "/a/0"}],
+    [{"op": "replace", "path": "/a/1999", "value": []}],
+]
+
+
+@for_each_row("steps", LARGE_STEPS)
+def test_many_steps_do_little_work_each_however_large_the_value_is(steps: list[Any]):
+    ops = (steps * 100)[:100]
+
+    def apply() -> None:
+        try:
+            apply_patch(WIDE, ops, max_bytes=10_000)
+        except (BadPatch, LimitExceeded):
+            pass
+
+    assert calls_of(apply) < 300_000  # to walk through the value at each step would be millions
+
+
+def test_a_large_part_may_be_moved_but_not_again_and_again():
+    value = {"a": "x" * 900_000}
+    there, back = {"op": "move", "from": "/a", "path": "/b"}, {"op": "move", "from": "/b", "path": "/a"}
+    assert apply_patch(value, [there, back]) == value
+    with pytest.raises(LimitExceeded, match="2097152 bytes moved"):
+        apply_patch(value, [there, back, there])
+
+
+def test_a_kept_value_that_is_too_large_to_be_patched_is_not_read():
+    with pytest.raises(LimitExceeded, match="1048576 bytes"):
+        apply_patch_to_text(b"[" * 3_000_000, [{"op": "add", "path": "/a", "value": 1}])
 
 
 paths = st.lists(st.sampled_from(["a", "0", "-", "1", "", "~"]), max_size=4).map(

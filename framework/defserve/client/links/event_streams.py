@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from defserve.client.link import Authorizer, Hear, Resolve, Turns, pieces
 from defserve.client.links.endpoint import EVENTS, LONGEST_MESSAGE, Endpoint, HttpResponse, endpoint_at, media_type
 from defserve.client.links.http_connection import Broken
+from defserve.client.unread_items import ByteQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import HttpRefusal, NotRenewed
@@ -309,7 +310,7 @@ class LegacySseLink:
     def __init__(self, url: str, at: Callable[[str], Endpoint]) -> None:
         self._url, self._at = url, at
         self._stream = at(url)
-        self._inbox: asyncio.Queue[bytes | PeerGone | None] = asyncio.Queue(MOST_WAITING)
+        self._inbox: ByteQueue[bytes | PeerGone | None] = ByteQueue(MOST_WAITING)
         self._posts: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read(), name="defserve.client events")
 

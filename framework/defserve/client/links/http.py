@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from pydantic_core import from_json
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.peer_bounds import BoundedTable
 from defserve.client.conversation import peer_error
 from defserve.client.eras import PREFIX
 from defserve.client.link import Authorizer, Hear, Lost, Resolve, SessionLost
@@ -37,6 +38,7 @@ from defserve.client.links.event_streams import (
 )
 from defserve.client.links.http_connection import Broken
 from defserve.client.replies import object_of, read_raw_reply
+from defserve.client.unread_items import ByteQueue
 from defserve.core.json_values import is_array
 from defserve.core.messages import Id, Message, Notification, Reply, Request, encode
 from defserve.core.messages import message as message_of
@@ -104,7 +106,7 @@ class HttpLink:
         self._version: str | None = None
         self._stateless: str | None = None
         self._tool_headers = ToolHeaders()
-        self._inbox: asyncio.Queue[bytes | Lost | PeerGone | None] = asyncio.Queue(MOST_WAITING)
+        self._inbox: ByteQueue[bytes | Lost | PeerGone | None] = ByteQueue(MOST_WAITING)
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._asking: dict[Id, asyncio.Task[None]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -402,15 +404,13 @@ class ToolHeaders:
     __slots__ = ("_mirrors",)
 
     def __init__(self) -> None:
-        self._mirrors: dict[str, Mirrors] = {}
+        self._mirrors: BoundedTable[Mirrors] = BoundedTable(MOST_TOOLS)
 
     def mirrors(self, request: Request) -> Mirrors:
         """What a request must repeat in headers, as far as it is known."""
-        return (
-            self._mirrors.get(str(request.params.get("name")), NO_MIRRORS)
-            if request.method == "tools/call"
-            else NO_MIRRORS
-        )
+        if request.method != "tools/call":
+            return NO_MIRRORS
+        return self._mirrors.get(str(request.params.get("name"))) or NO_MIRRORS
 
     def read(self, request: Request, reply: Reply) -> Reply:
         """Learn from the answer to a stateless `tools/list`. Gives back the answer.
@@ -433,10 +433,10 @@ class ToolHeaders:
         except ValueError as error:
             log.warning("the tool %s is left out: %s", name, error)
             return False
-        if not mirrors:
-            self._mirrors.pop(name, None)
-        elif len(self._mirrors) < MOST_TOOLS:
-            self._mirrors[name] = mirrors
+        if mirrors:
+            self._mirrors.put(name, mirrors)
+        else:
+            self._mirrors.drop(name)
         return True
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from defserve.base.peer_bounds import BoundedTable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import Declared, FeatureSets, uses
@@ -53,7 +54,7 @@ class LiveChannels:
         notify: SendNotification,
     ) -> None:
         self.inbox: Inbox[ChannelMessage] = Inbox()
-        self._known: dict[str, Channel] = {}
+        self._known: BoundedTable[Channel] = BoundedTable(MOST_CHANNELS)
         self._opening: set[asyncio.Future[None]] = set()
         self._on_message, self._seen, self._sets, self._audit = on_message, seen, sets, audit
         self._request, self._notify = request, notify
@@ -66,7 +67,7 @@ class LiveChannels:
         )
 
     def __iter__(self) -> Iterator[Channel]:
-        return iter(list(self._known.values()))
+        return iter(self._known.values())
 
     def __len__(self) -> int:
         return len(self._known)
@@ -100,7 +101,7 @@ class LiveChannels:
         with self._audit.watching(CHANGED) as record:
             self._sets.grants.require("channels.register")
             for id in texts_of(params.get("removed")):
-                self._known.pop(id, None)
+                self._known.drop(id)
             results = self._judged([*_channels(params.get("added", [])), *_channels(params.get("updated", []))])
             record["channels"] = [one["id"] for one in results if one["accepted"]]
             return {"results": results}
@@ -109,13 +110,11 @@ class LiveChannels:
         """Keep the channels that are permitted. Returns a verdict about each."""
         results: list[Json] = []
         for channel in found:
-            has_room = channel.id in self._known or len(self._known) < MOST_CHANNELS
-            accepted = self._permits(channel.id, "channels.register") and has_room
-            if accepted:
-                self._known[channel.id] = channel
-            else:
-                self._known.pop(channel.id, None)
-            reason = {} if accepted else {"reason": "capability_denied" if has_room else "too many channels"}
+            permitted = self._permits(channel.id, "channels.register")
+            accepted = permitted and self._known.put(channel.id, channel)
+            if not accepted:
+                self._known.drop(channel.id)
+            reason = {} if accepted else {"reason": "too many channels" if permitted else "capability_denied"}
             results.append({"id": channel.id, "accepted": accepted, **reason})
         return results
 
@@ -238,7 +237,7 @@ class LiveChannels:
             self._sets.grants.require("channels.lifecycle")
             closed = (await self._request(CLOSE, {"channelId": id})).get("closed") is True
             if closed:
-                self._known.pop(id, None)
+                self._known.drop(id)
             return closed
 
     async def publish(
@@ -304,8 +303,7 @@ class LiveChannels:
 
     def _add(self, channels: list[Channel]) -> None:
         for channel in channels:
-            if channel.id in self._known or len(self._known) < MOST_CHANNELS:
-                self._known[channel.id] = channel
+            self._known.put(channel.id, channel)
 
     def _declared(self, path: str) -> list[Declared]:
         """The server's feature sets for channels.

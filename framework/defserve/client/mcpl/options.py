@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 from defserve.base.hidden_characters import is_plain
+from defserve.base.peer_bounds import weight_of
 from defserve.base.redaction import printable
 from defserve.client.answers import Answers, agrees, settled
 from defserve.client.audit import McplAuditTrail
@@ -176,6 +178,8 @@ class Mcpl:
 
 ELEVATE: Final = "scope/elevate"
 MOST_APPROVALS: Final = 1_000
+MAX_APPROVED_PAYLOAD: Final = 16 * 1024
+"""Of a larger payload the approval is not remembered: it is asked for each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,8 @@ class ScopeApproval:
             name = self._sets.require(params.get("featureSet")).name
             if not label or len(label) > LONGEST_LABEL or not is_plain(label):
                 raise InvalidParams("Invalid params: scope.label must be one line of printable text")
-            key = (name, label, encode(payload))
+            # What is remembered is the digest: the server chooses how large a payload is.
+            key = (name, label, sha256(encode(payload)).digest())
             elevation = Elevation(self._audit.server_id, name, label, payload)
             answer = await self._approved.answer(key, lambda: self._judge(elevation))
             if not answer["approved"]:
@@ -233,10 +238,10 @@ class ScopeApproval:
         self._sets.require(elevation.feature_set)
         if self._listed(elevation) is False:
             return _denied("the host forbids it"), False
-        if is_mapping(decision):
-            return {"approved": True, "payload": dict(decision)}, True
-        if decision is True:
-            return {"approved": True, "payload": dict(elevation.payload)}, allowed is None
+        if decision is True or is_mapping(decision):
+            payload = elevation.payload if decision is True else decision
+            is_short = weight_of(payload) <= MAX_APPROVED_PAYLOAD
+            return {"approved": True, "payload": dict(payload)}, allowed is None and is_short
         if decision is None or decision is False:
             return _denied("nobody approved it" if decision is None else "the user did not approve"), False
         raise UsageError(f"approve returned {decision!r:.80}", fix="return True, False, None, or a payload")

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic_core import from_json
 
+from defserve.base.peer_bounds import weight_of
 from defserve.client.answers import Caller, settled
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json, object_of, text_of
+from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams, PeerError
 from defserve.protocols.mcp.errors import read_text
@@ -157,35 +159,21 @@ class Inbox(Generic[T]):
     """`async for item in inbox`. It ends when the client closes, and raises PeerGone if the server left."""
 
     def __init__(self, room: int = INBOX_SIZE) -> None:
-        self._items: deque[T] = deque()
-        self._room, self._ended = room, False
-        self._reason: PeerError | None = None
-        self._news = asyncio.Event()
+        self._items: UnreadItems[T] = UnreadItems(room)
 
     def put(self, item: T) -> bool:
         """Whether there was room for it."""
-        if self._ended or len(self._items) >= self._room:
-            return False
-        self._items.append(item)
-        self._news.set()
-        return True
+        return self._items.put_if_room(item, weight_of(item))
 
     def end(self, reason: PeerError | None = None) -> None:
         """Take nothing more. Items that are there can still be read."""
-        if not self._ended:
-            self._ended, self._reason = True, reason
-            self._news.set()
+        self._items.end(reason)
 
     def __aiter__(self) -> Inbox[T]:
         return self
 
     async def __anext__(self) -> T:
-        while not self._items:
-            if self._ended:
-                raise self._reason or StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
-        return self._items.popleft()
+        return await self._items.get()
 
 
 async def deliver_item(

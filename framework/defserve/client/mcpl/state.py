@@ -25,7 +25,7 @@ from defserve.errors import InvalidParams, PeerError, PeerTimeout, Refused
 from defserve.protocols.mcp.errors import ERROR_KEY, read_text
 from defserve.protocols.mcpl.state.ownership import STATE_KEY, StateUnowned
 from defserve.protocols.mcpl.vocabulary import StateNotManaged
-from defserve.stores.checkpoints.json_patches import apply_patch
+from defserve.stores.checkpoints.json_patches import apply_patch_to_text
 
 Sending: TypeAlias = Literal["host", "checkpoint"] | None
 """What a call carries: the content and its checkpoint, only the checkpoint, or nothing."""
@@ -38,6 +38,7 @@ STATE_GET: Final = "state/get"
 MOST_CHECKPOINTS: Final = 1_000
 LONGEST_ID: Final = 1_024
 MOST_BYTES: Final = 16 * 1024 * 1024
+EACH_TAKES: Final = 256
 
 log = logging.getLogger("defserve.client")
 
@@ -91,6 +92,8 @@ class _Branch:
         self.pinned = False
         self.parents: OrderedDict[str, str | None] = OrderedDict()
         self.turn = asyncio.Lock()
+        self.following = asyncio.Lock()
+        """Held while a new state is read, so that states are followed in the order in which they came."""
 
     def add(self, checkpoint: str, parent: str | None) -> None:
         if len(checkpoint) > LONGEST_ID or len(parent or "") > LONGEST_ID:
@@ -141,7 +144,8 @@ class StateTracker:
                 result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
                 done = RolledBack(checkpoint, result.get("success") is True, text_of(result.get("reason")))
                 if done.success:
-                    branch.at, branch.pinned = checkpoint, False
+                    async with branch.following:
+                        branch.at, branch.pinned = checkpoint, False
                     if self._on_state is not None:
                         content = self._contents.get(feature_set, checkpoint)
                         parent = branch.parents.get(checkpoint)
@@ -154,14 +158,14 @@ class StateTracker:
         """Send a `tools/call` with its state, and read the state of its result."""
         name = await self._set_of(str(params.get("name")))
         if name is None:
-            return self._received(params, await send(params), None)
+            return await self._receive(params, await send(params), None)
         branch = self._branch(name)
         async with self._turn(branch, name):
             result = await send({**self._carried(name, branch, params), **params})
             if self._is_unowned(result, branch, params):
                 # The tool has not run: the server did not know whose state was meant.
                 result = await send({"checkpoint": None, **params})
-            return self._received(params, result, name)
+            return await self._receive(params, result, name)
 
     # -- the state of a call -----------------------------------------------------------------------------
 
@@ -194,7 +198,7 @@ class StateTracker:
 
     # -- the state of a result ---------------------------------------------------------------------------
 
-    def _received(self, params: Mapping[str, Any], result: Json, tied: str | None) -> Json:
+    async def _receive(self, params: Mapping[str, Any], result: Json, tied: str | None) -> Json:
         given = result.get("state")
         state = given if is_object(given) else object_of(object_of(result.get("_meta")).get(STATE_KEY))
         checkpoint = state.get("checkpoint")
@@ -205,7 +209,8 @@ class StateTracker:
             log.warning("%s: a checkpoint that belongs to no feature set is dropped", self._audit.server_id)
             return result
         tool = str(params.get("name"))
-        self._follow(name, checkpoint, state, tool)
+        async with self._branch(name).following:
+            await self._follow(name, checkpoint, state, tool)
         self._tied[tool] = name
         return result
 
@@ -214,14 +219,17 @@ class StateTracker:
         found = [one.name for one in self._sets if one.rollback]
         return found[0] if len(found) == 1 else None
 
-    def _follow(self, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
-        """Go to a new checkpoint, and keep its content if the server tells it."""
+    async def _follow(self, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
+        """Go to a new checkpoint, and keep its content if the server tells it. The caller holds `following`."""
         parent, branch = text_of(state.get("parent")), self._branch(name)
-        content = self._content(name, state, parent)
-        branch.at, branch.pinned = checkpoint, False
+        was = branch.at, branch.pinned
+        content = await self._content(name, state, parent)
         branch.add(checkpoint, parent)
         if content is not None:
             self._contents.keep(name, checkpoint, content)
+        if (branch.at, branch.pinned) != was:
+            return  # meanwhile the host has chosen where its next call starts
+        branch.at, branch.pinned = checkpoint, False
         if self._on_state is not None:
             self._on_state(StateChange(name, checkpoint, parent, content, tool))
 
@@ -233,10 +241,12 @@ class StateTracker:
         with self._audit.watching(STATE_UPDATE, feature_set=name, checkpoint=checkpoint) as record:
             if "data" in params and "patch" in params:
                 raise InvalidParams("Invalid params: a state has data or a patch, not both")
-            if text_of(params.get("parent")) != self._branch(name).at:
-                record["outcome"] = "refused"
-                return {"accepted": False, "reason": "this host is at another checkpoint than its parent"}
-            self._follow(name, checkpoint, params)
+            branch = self._branch(name)
+            async with branch.following:
+                if text_of(params.get("parent")) != branch.at:
+                    record["outcome"] = "refused"
+                    return {"accepted": False, "reason": "this host is at another checkpoint than its parent"}
+                await self._follow(name, checkpoint, params)
             return {"accepted": True}
 
     async def given(self, params: Json) -> Json:
@@ -253,14 +263,15 @@ class StateTracker:
             raise StateNotManaged(declared.name)
         return declared.name
 
-    def _content(self, name: str, state: Json, parent: str | None) -> Any:
+    async def _content(self, name: str, state: Json, parent: str | None) -> Any:
         if "patch" not in state:
             return state.get("data")
-        before = self._contents.get(name, parent)
+        before = self._contents.text(name, parent)
         if before is None:
             return None
         try:
-            return apply_patch(before, state["patch"])
+            # How much work a patch is, the server decides: others of this loop are not to wait for it.
+            return await asyncio.to_thread(apply_patch_to_text, before, state["patch"])
         except Refused as refused:
             log.warning("the state of %s cannot be followed: %s", name, refused.message)
             return None
@@ -293,16 +304,25 @@ class KeptContents:
         self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     def keep(self, name: str, checkpoint: str, content: Any) -> None:
-        encoded = to_json(content)
         if len(checkpoint) > LONGEST_ID:
             return
-        self._size += len(encoded) - len(self._kept.pop((name, checkpoint), b""))
-        self._kept[name, checkpoint] = encoded
+        encoded, key = to_json(content), (name, checkpoint)
+        self._size += _size(key, encoded) - (_size(key, self._kept.pop(key)) if key in self._kept else 0)
+        self._kept[key] = encoded
         while self._size > self._most:
-            self._size -= len(self._kept.popitem(last=False)[1])
+            self._size -= _size(*self._kept.popitem(last=False))
 
     def get(self, name: str, checkpoint: str | None) -> Any:
+        text = self.text(name, checkpoint)
+        return None if text is None else from_json(text)
+
+    def text(self, name: str, checkpoint: str | None) -> bytes | None:
         if checkpoint is None or (name, checkpoint) not in self._kept:
             return None
         self._kept.move_to_end((name, checkpoint))
-        return from_json(self._kept[name, checkpoint])
+        return self._kept[name, checkpoint]
+
+
+def _size(key: tuple[str, str], encoded: bytes) -> int:
+    """What a content takes: with its names, or a server could have as many small ones kept as it likes."""
+    return EACH_TAKES + sum(map(len, key)) + len(encoded)

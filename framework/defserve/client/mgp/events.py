@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from defserve.base.peer_bounds import RecentItems, weight_of
 from defserve.client.answers import SendRequest
 from defserve.client.eras import News, NewsFilter, NewsStream
 from defserve.client.replies import object_of, text_of, texts_of
@@ -67,7 +68,7 @@ class PushedEvents(EventStream):
     def __init__(self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest) -> None:
         super().__init__(params, listeners, request)
         self.id: str | None = None
-        self._early: list[Event] = []
+        self._early: RecentItems[Event] = RecentItems(MOST_EARLY, measure=lambda event: weight_of(event.params))
 
     async def _begin(self) -> None:
         reply = await self._request("mgp/events/subscribe", self._params)
@@ -76,9 +77,9 @@ class PushedEvents(EventStream):
         self.id = reply["subscription_id"]
         self.subscribed = tuple(texts_of(reply.get("subscribed")))
         self.unsupported = tuple(texts_of(reply.get("unsupported")))
-        early, self._early = self._early, []
-        for event in early:
+        for event in self._early:
             self.hear(event)
+        self._early.clear()
 
     async def _finish(self) -> None:
         self.end()
@@ -94,7 +95,7 @@ class PushedEvents(EventStream):
         event = news if isinstance(news, Event) else Event(news.params)
         if self.id is None:
             # On a stream of its own, the first event may come before the reply with our subscription's id.
-            self._early = [*self._early[-MOST_EARLY:], event]
+            self._early.append(event)
         elif event.params.get("subscription_id") == self.id:
             self._keep(event)
 
@@ -121,14 +122,14 @@ class PolledEvents(EventStream):
         """Nothing is pushed."""
 
     async def __anext__(self) -> Event:
-        while self._queue.empty():
+        while self._unread.is_empty:
             reply = await self._poll()
             self._seen += reply.get("gap") is True
             found = reply.get("events")
             for event in filter(is_object, found if is_array(found) else ()):
                 self._seen += 1
                 self._keep(Event({**event, "sequence": self._seen}))
-            if self._queue.empty():
+            if self._unread.is_empty:
                 await asyncio.sleep(self._every)
         return await super().__anext__()
 

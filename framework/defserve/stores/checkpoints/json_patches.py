@@ -114,6 +114,7 @@ MAX_OPS: Final = 1_000
 MAX_DEPTH: Final = 64
 MAX_BYTES: Final = 1024 * 1024
 _UNBOUNDED: Final = 1 << 62
+_OPERATIONS: Final = ("add", "remove", "replace", "move", "copy", "test")
 
 
 class BadPatch(Refused, ValueError):
@@ -133,14 +134,24 @@ def apply_patch(
     """A new value: `value` with an untrusted patch applied. Neither argument is changed.
 
     Raises BadPatch if `ops` is not a patch, does not fit or fails a `test`, and LimitExceeded if it has too many
-    operations, or if a value is too deep or too large, even in between.
+    operations, moves too much, or if a value is too deep or too large, even in between. It can take a second of
+    processor time: do not apply patches of peers on a loop.
     """
+    with _refusing():
+        held = to_json(value)
+    return apply_patch_to_text(held, ops, max_ops=max_ops, max_depth=max_depth, max_bytes=max_bytes)
+
+
+def apply_patch_to_text(
+    held: bytes, ops: Any, *, max_ops: int = MAX_OPS, max_depth: int = MAX_DEPTH, max_bytes: int = MAX_BYTES
+) -> Any:
+    """The same for a value that is kept as JSON. One that is too large to be patched is not even read."""
     if not is_array(ops):
         raise BadPatch("a patch is an array of operations")
     if len(ops) > max_ops:
         raise _too_much("operations", max_ops)
     with _refusing():
-        held, steps = to_json(value), to_json(ops)
+        steps = to_json(ops)
         budget = _Budget(max_depth, max_bytes, len(held), len(steps))
         result, steps = _read(held), _read(steps)
         for op in steps:
@@ -166,29 +177,42 @@ def replay(value: Any, ops: list[Op]) -> Any:
 
 
 class _Budget:
-    """How much a patch may still add. Removing does not give any back, so all steps together stay cheap."""
+    """How much a patch may still add and move. Removing does not give any back, so all steps together stay cheap."""
 
     def __init__(self, depth: int, limit: int, held: int, patch: int) -> None:
-        self._depth, self._limit, self._left = depth, limit, 2 * limit - held
-        if patch > limit:
+        self._depth, self._limit = depth, limit
+        self._added, self._moved = 2 * limit - held, 2 * limit
+        if patch > limit or self._added < 0:
             raise _too_much("bytes", limit)
 
     def allow(self, op: Any, value: Any) -> None:
-        """Raises LimitExceeded if this step would make the value too deep or too large."""
+        """Raises BadPatch for an unknown operation, LimitExceeded if it would make the value too deep or too large."""
         if not is_object(op) or not isinstance(path := op.get("path"), str):
             raise BadPatch("an operation is an object with op and path")
-        if op.get("op") in ("copy", "move"):
-            from jsonpointer import JsonPointer
-
-            added = JsonPointer(str(op.get("from"))).resolve(value)
-        else:
-            added = op.get("value")
-        if path.count("/") > self._depth or excess(added, self._depth - path.count("/"), _UNBOUNDED):
+        if (kind := op.get("op")) not in _OPERATIONS:
+            raise BadPatch(f"an op is one of {', '.join(_OPERATIONS)}")
+        levels = path.count("/")
+        if levels > self._depth:
             raise _too_much("depth", self._depth)
-        if op.get("op") != "move":
-            self._left -= len(to_json(added)) + len(path)
-        if self._left < 0:
+        named = _source(op, value) if kind in ("copy", "move") else op.get("value")
+        size = len(to_json(named))
+        if kind == "move":  # adds nothing, but is walked through for its depth
+            self._moved -= size
+        else:
+            self._added -= size
+        self._added -= len(path)
+        if self._added < 0:
             raise _too_much("bytes", self._limit)
+        if self._moved < 0:
+            raise _too_much("bytes moved", 2 * self._limit)
+        if excess(named, self._depth - levels, _UNBOUNDED):
+            raise _too_much("depth", self._depth)
+
+
+def _source(op: Op, value: Any) -> Any:
+    from jsonpointer import JsonPointer
+
+    return JsonPointer(str(op.get("from"))).resolve(value)
 
 
 def _applied(value: Any, ops: list[Any]) -> Any:
@@ -221,7 +245,8 @@ def _reason(error: Exception) -> str:
 
 def _too_much(what: str, limit: int) -> LimitExceeded:
     return LimitExceeded(
-        f"the patch exceeds the limit of {limit} {what}", data={"limit": f"patch_{what}", "max": limit}
+        f"the patch exceeds the limit of {limit} {what}",
+        data={"limit": f"patch_{what.replace(' ', '_')}", "max": limit},
     )
 
 

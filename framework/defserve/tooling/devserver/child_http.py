@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import from_json
 
@@ -97,11 +97,17 @@ HeaderList = list[tuple[bytes, bytes]]
 
 SESSION, LAST_EVENT = b"mcp-session-id", b"last-event-id"
 LENGTH, NEGOTIATION = b"content-length", (b"content-type", b"accept")
+MAX_SETUP: Final = 256 * 1024
+"""Bytes of the messages that set up a session: its opening, and what was subscribed to."""
+MAX_SESSIONS: Final = 1_000
 JSON_HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
 
 
 class SessionSetups:
-    """The messages with which the client of each session set it up, in a folder that all children share."""
+    """The messages with which the client of each session set it up, in a folder that all children share.
+
+    A message that would make them too long is not kept, and of too many sessions the oldest is forgotten.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -113,23 +119,34 @@ class SessionSetups:
                 setup.note(each)
             messages = [setup.initialize, setup.initialized, *setup.settings]
             if (new := [each for each in messages if each is not None]) != known:
-                self._file(session).write_text(json.dumps(new), encoding="utf-8")
+                self._write(session, json.dumps(new).encode())
 
     def messages(self, session: str) -> list[dict[str, Any]]:
         try:
-            return json.loads(self._file(session).read_text(encoding="utf-8"))
+            return json.loads(self._file(session).read_bytes())
         except FileNotFoundError:
             return []
 
     def forget(self, session: str) -> None:
         self._file(session).unlink(missing_ok=True)
 
+    def _write(self, session: str, text: bytes) -> None:
+        if len(text) > MAX_SETUP:
+            return
+        file = self._file(session)
+        if not file.exists() and len(files := list(self._folder.iterdir())) >= MAX_SESSIONS:
+            min(files, key=lambda each: each.stat().st_mtime_ns).unlink(missing_ok=True)
+        file.write_bytes(text)
+
     def _file(self, session: str) -> Path:
         return self._folder / sha256(session.encode()).hexdigest()
 
 
 class SessionReopener:
-    """Wraps an app. Clients keep their session ids, even those that an earlier child gave them."""
+    """Wraps an app. Clients keep their session ids, even those that an earlier child gave them.
+
+    What comes is judged by the app: nothing is read before it reads, nor kept unless it answers well.
+    """
 
     def __init__(self, app: App, folder: Path, started: Callable[[], None], announce: Callable[[], None]) -> None:
         self._app, self._setups = app, SessionSetups(folder)
@@ -145,27 +162,21 @@ class SessionReopener:
         else:
             # Other requests are made of this one, so the fast path must not answer for it.
             copied = {name: value for name, value in scope.items() if name != WHOLE}
-            if scope["method"] == "POST":
-                body = await _body(receive)
-                await self._serve(copied, _replayed(body, receive), send, body)
-            else:
-                await self._serve(copied, receive, send, b"")
+            await self._serve(copied, receive, send)
 
-    async def _serve(self, scope: Any, receive: Receive, send: Send, body: bytes) -> None:
+    async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
         name = _header(scope["headers"], SESSION)
-        message = _message(body)
-        if name is None:
-            await self._app(scope, receive, self._naming(send, message))
-            return
-        here = await self._session_here(name, scope)
-        if scope["method"] == "DELETE":
-            self._setups.forget(name)
-        else:
-            self._setups.note(name, message)
-        if here != name:
+        here = name if name is None else await self._session_here(name, scope)
+        if here is not None and here != name:
             # Event ids start again.
             scope["headers"] = [*_without(scope["headers"], (SESSION, LAST_EVENT)), (SESSION, here.encode())]
-        await self._app(scope, receive, send)
+        if scope["method"] == "POST":
+            body = OverheardBody(receive)
+            await self._app(scope, body.receive, self._noting(send, name, body))
+        elif scope["method"] == "DELETE" and name is not None:
+            await self._app(scope, receive, self._forgetting(send, name))
+        else:
+            await self._app(scope, receive, send)
 
     def _starting(self, send: Send) -> Send:
         async def sent(message: Message) -> None:
@@ -175,14 +186,25 @@ class SessionReopener:
 
         return sent
 
-    def _naming(self, send: Send, message: Any) -> Send:
-        """Notes the id of a new session."""
+    def _noting(self, send: Send, session: str | None, body: OverheardBody) -> Send:
+        """Notes the message of a session, and the id of a new one, once the app has taken it."""
 
         async def sent(response: Message) -> None:
-            name = _header(response.get("headers", ()), SESSION)
-            if response["type"] == "http.response.start" and name is not None:
-                self._here[name] = name
-                self._setups.note(name, message)
+            if response["type"] == "http.response.start":
+                message = _message(body.take())
+                if _is_taken(response) and (name := session or _header(response.get("headers", ()), SESSION)):
+                    if session is None:
+                        self._here[name] = name
+                    self._setups.note(name, message)
+            await send(response)
+
+        return sent
+
+    def _forgetting(self, send: Send, session: str) -> Send:
+        async def sent(response: Message) -> None:
+            if response["type"] == "http.response.start" and _is_taken(response):
+                self._setups.forget(session)
+                self._here.pop(session, None)
             await send(response)
 
         return sent
@@ -234,13 +256,33 @@ def _without(headers: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
-async def _body(receive: Receive) -> bytes:
-    chunks, more = list[bytes](), True
-    while more:
-        message = await receive()
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(chunks)
+def _is_taken(response: Message) -> bool:
+    return 200 <= response["status"] < 300
+
+
+class OverheardBody:
+    """What the app has read of a body, until it answers. What is too long for a setup is let go at once."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._chunks: list[bytes] = []
+        self._left = MAX_SETUP
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if chunk := message.get("body", b""):
+            self._left -= len(chunk)
+            if self._left >= 0:
+                self._chunks.append(chunk)
+            else:
+                self._chunks.clear()
+        return message
+
+    def take(self) -> bytes:
+        """The body; empty if it was too long. Nothing is kept any longer."""
+        whole = b"".join(self._chunks)
+        self._chunks, self._left = [], -1
+        return whole
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

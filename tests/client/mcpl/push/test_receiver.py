@@ -10,6 +10,7 @@ import pytest
 from defserve import Text
 from defserve.client import EventAnswer, Mcpl, Once, PushedEvent
 from defserve.client.mcpl.push import Inbox
+from defserve.client.unread_items import UnreadItems
 from defserve.errors import PeerGone
 from tests.client.mcpl.scripted import hosting, live_server
 from tests.rows import for_each_row
@@ -158,11 +159,21 @@ async def test_a_window_that_outlives_a_connection_knows_its_events():
 async def test_events_that_nobody_reads_are_declined_and_may_come_again():
     server = live_server()
     async with hosting(server) as mcpl:
-        mcpl.events()._room = 1  # pyright: ignore[reportPrivateUsage]
+        mcpl.events()._items = UnreadItems(1)  # pyright: ignore[reportPrivateUsage]
         assert (await server.push("a"))["result"] == {"accepted": True}
         assert (await server.push("b"))["result"]["accepted"] is False
         await anext(mcpl.events())
         assert (await server.push("b"))["result"] == {"accepted": True}
+
+
+async def test_large_events_that_nobody_reads_are_declined_before_they_fill_the_memory():
+    server = live_server()
+    async with hosting(server) as mcpl:
+        content = {"content": [{"type": "text", "text": "x" * 1_000_000}]}
+        taken = [(await server.push(str(number), payload=content))["result"]["accepted"] for number in range(12)]
+        assert taken[0] is True and taken[-1] is False
+        await anext(mcpl.events())
+        assert (await server.push("again", payload=content))["result"]["accepted"] is True
 
 
 async def test_the_events_end_with_the_client():

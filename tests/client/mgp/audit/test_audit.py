@@ -12,6 +12,7 @@ import pytest
 
 from defserve import AuditLog, Rejected
 from defserve.client import Answers, AuditServer, Client, Decline, Mgp, server_requests
+from defserve.client import audit as audit_module
 from defserve.client.mgp.server_claims import Failure
 from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
 from defserve.protocols.mgp import errors
@@ -75,6 +76,20 @@ async def test_an_audit_server_gets_every_event_and_the_log_what_it_cannot(caplo
     assert any("com.example.late" in line for line in caplog.messages)
     with pytest.raises(PeerError, match="AuditLog"):
         audit.append({}, durable=True)
+
+
+async def test_what_an_audit_server_is_too_slow_for_is_logged_instead(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(audit_module, "MAX_UNREAD_BYTES", 50_000)
+    async with Client(PretendServer(), version=ERAS[0]) as away:
+        audit = AuditServer(away)
+        with caplog.at_level(logging.INFO, "defserve.audit"):
+            for number in range(10):
+                audit.append({"event_type": f"com.example.n{number}", "details": "x" * 10_000})
+            await audit.flush()
+    kept_here = "\n".join(caplog.messages)
+    assert "com.example.n0" not in kept_here and "com.example.n9" in kept_here
 
 
 async def test_a_file_keeps_the_trail(tmp_path: Path):
