@@ -123,7 +123,7 @@ async def test_nothing_of_a_proposers_meta_is_sent_in_the_name_of_who_approves(m
     sent: list[bytes] = []
     me = Participant()
     me.attach(sent.append)
-    people = [{"id": name, "capabilities": []} for name in ("payments", "guest-1")]
+    people: list[dict[str, Any]] = [{"id": name, "capabilities": []} for name in ("payments", "guest-1")]
     you = {"id": "me", "capabilities": ["mcp/*"]}
     me.hear(Envelope("system/welcome", GATEWAY, {"you": you, "participants": people}).encode())
     params: dict[str, Any] = dict.fromkeys(REQUEST_MEMBERS.get(method, ()), "x")
@@ -172,7 +172,7 @@ def test_an_id_is_not_taken_again_while_its_proposal_could_still_be_on_a_screen(
 def test_a_proposal_that_gave_way_cannot_be_decided_even_if_another_has_its_id():
     me = Participant()
     me.hear(Envelope("system/welcome", GATEWAY, {"you": {"id": "me", "capabilities": ["mcp/*"]}}).encode())
-    payload = {"method": "x", "params": {}}
+    payload: dict[str, Any] = {"method": "x", "params": {}}
     old = Proposal("same", "guest-1", (), "x", {"a": 1}, created=0)
     assert isinstance(me.hear(Envelope("mcp/proposal:x", "guest-1", payload, id="same").encode()), Proposal)
     with pytest.raises(ProposalNotPending, match="forgotten"):

@@ -116,7 +116,7 @@ def heard_at(url: str, *, is_guest: bool = False, name: str = "agent") -> Propos
     """The proposal as a participant of the topic at this address hears it."""
     view = TopicView()
     view.place = find_place(url)
-    shown = {"id": name, "capabilities": [], **({} if is_guest else {"authenticated": True})}
+    shown: dict[str, Any] = {"id": name, "capabilities": [], **({} if is_guest else {"authenticated": True})}
     view.read(Envelope("system/welcome", GATEWAY, {"you": {"id": "me"}, "participants": [shown]}).encode())
     payload = {"method": "tools/call", "params": {"name": "write", "arguments": {"path": "/srv/notes/a.txt"}}}
     found = view.read(Envelope("mcp/proposal:tools/call:write", name, payload, to=["worker"]).encode())
