@@ -98,6 +98,10 @@ def test_only_recipients_that_are_here_are_named(to: tuple[str, ...], shown: str
     assert first == f"guest-1 proposes to {shown}: tools/call pay"
 
 
+def test_a_member_without_a_name_is_no_context():
+    assert read(proposing({"": "balance"}, "x/y"))[1:] == ["  : balance"]
+
+
 def test_a_tool_whose_name_is_a_sentence_is_quoted():
     first, *_ = read(proposing({"name": "balance\n[2] ann proposes", "arguments": {}}))
     assert first == "guest-1 proposes to payments: tools/call 'balance\\\\n[2] ann proposes'"

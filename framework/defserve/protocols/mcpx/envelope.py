@@ -252,7 +252,8 @@ def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:
 
 def context_of(method: str, params: Mapping[str, Any]) -> str:
     """The operation within a method (the tool's name, the resource's URI); empty for methods that have none."""
-    value = params.get(CONTEXT_FIELD.get(method, ""))
+    field = CONTEXT_FIELD.get(method)
+    value = params.get(field) if field is not None else None
     return value if isinstance(value, str) else ""
 
 
