@@ -57,6 +57,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "gateway/api.py:_pace": ("its address", "16384 addresses"),
     "gateway/gateway.py:history": ("messages", "256 KB a topic"),
     "gateway/gateway.py:_pace": ("nothing: one for each member", "16384 buckets"),
+    "gateway/gateway.py:_volume": ("nothing: one for each member", "16384 buckets"),
+    "gateway/gateway.py:_modest": ("nothing: one for each member", "16384 buckets"),
     "auth/dpop.py:_spent": ("ids of proofs", "100000 digests, for a minute and a half"),
     "auth/rates.py:_failures": ("its address", "16384 addresses"),
     "auth/introspection.py:_bad": ("tokens", "512 KB"),

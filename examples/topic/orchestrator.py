@@ -21,17 +21,17 @@ async def decide(proposal: Proposal, me: Participant) -> bool | None:
         listed = await me.request(proposal.target, "tools/list")
         tool = next((tool for tool in listed["tools"] if tool["name"] == proposal.context), None)
         if rules.approves(proposal, tool):
-            me.chat(f"! {proposal.id} {proposal.context} as always", PERSON)
+            me.chat(f"! {proposal.digest} {proposal.context} as always", PERSON)
             return True
-    me.chat(f"? {proposal.id} {proposal.proposer} wants {proposal.context} {proposal.arguments}", PERSON)
+    me.chat(f"? {proposal.digest} {proposal.proposer} wants {proposal.context} {proposal.arguments}", PERSON)
     return None
 
 
 @server.on_chat
 async def told(chat: Chat, me: Participant) -> None:
     """A person's word on a proposal, which is remembered. Anybody else's is not heard."""
-    word, _, id = chat.text.partition(" ")
-    proposal = next((each for each in me.proposals if each.id == id), None)
+    word, _, digest = chat.text.partition(" ")
+    proposal = next((each for each in me.proposals if each.digest == digest), None)
     if chat.sender != PERSON or word not in ("yes", "no") or proposal is None:
         return
     rules.record(proposal, word == "yes", by=chat.sender)

@@ -18,6 +18,7 @@ import pytest
 from defserve.cli.commands.topic import _follow
 from defserve.client.topic_client import TopicClient, join_topic
 from defserve.errors import PeerError
+from defserve.protocols.mcpx.proposals import MOST_OF_ONE_PROPOSER
 from tests.at_address import fresh
 from tests.cli.running import Run
 from tests.gateway.topics import PATIENCE, PEOPLE, Running, gateway
@@ -150,19 +151,22 @@ async def test_a_person_approves_and_declines_at_the_terminal():
         async with join_topic(running.topic(), token="t-agent") as agent, terminal(running) as person:
             assert await person.line("you are") == "you are admin; you may send mcp/*, chat"
             first, second = propose(agent, a=20, b=22), propose(agent, a=1, b=1)
-            assert '[1] agent proposes to worker: {"method": "tools/call"' in await person.line("[1]")
+            assert await person.line("[1]") == "[1] agent proposes to worker: tools/call add"
+            assert [await person.line(":") for _ in "ab"] == ["a: 20", "b: 22"]
             await person.line("[2]")
             said = agent.said()
             person.type("n 2 not today")
             with pytest.raises(PeerError, match="declined: not today"):
                 await agent.outcome(second)
             person.type("y")
+            assert await person.line("not done: say which proposal you approve")
+            person.type("y 1")
             assert (await agent.outcome(first))["content"][0]["text"] == "42"
             assert "42" in await person.line("done 1")
             person.type("y 2")
             told = await person.line("not done")
             assert told == "not done: no proposal 2 waits for a decision; `p` shows those that do"
-            person.type("y")
+            person.type("n")
             assert await person.line("not done") == (
                 "not done: nothing is proposed; wait for a proposal; `p` shows those that there are"
             )
@@ -232,6 +236,27 @@ async def test_a_person_who_may_only_propose_withdraws_and_sees_what_others_deci
                 assert await person.line("rejects") == "[2] boss rejects it: unsafe"
                 person.type("w")
                 await person.line("not done: nothing is proposed")
+
+
+async def test_a_number_is_of_one_content_and_not_of_an_id_that_its_proposer_chose():
+    limits = {"burst": 10_000}
+    async with gateway(limits=limits) as running, running.joined("agent") as agent, terminal(running) as person:
+        await person.line("agent is here")
+
+        async def propose(id: str, name: str, **arguments: Any) -> None:
+            params = {"name": name, "arguments": arguments}
+            await agent.say(f"mcp/proposal:tools/call:{name}", {"method": "tools/call", "params": params}, id=id)
+
+        await propose("same", "balance")
+        await person.line("[1] agent proposes to anyone: tools/call balance")
+        for place in range(MOST_OF_ONE_PROPOSER):
+            await propose(f"filler-{place}", "filler")
+        await person.line(f"[{MOST_OF_ONE_PROPOSER + 1}]")
+        await propose("same", "pay", euros=9996)
+        await propose("last", "last")
+        await person.line(f"[{MOST_OF_ONE_PROPOSER + 2}] agent proposes to anyone: tools/call last")
+        person.type("y 1")
+        assert "no proposal 1 waits" in await person.line("not done")
 
 
 async def test_it_watches_in_json_and_lets_nothing_through_that_moves_the_cursor():

@@ -6,7 +6,7 @@ from defserve.gateway.gateway import Gateway, TopicMember
 from defserve.gateway.policy import Admission, GatewayLimits
 
 CAPABILITIES = {"full": ("mcp/*", "chat"), "agent": ("mcp/proposal:*", "chat"), "mute": ()}
-LIMITS = GatewayLimits(rate=1e9, burst=1_000_000, malformed_in_a_row=1_000_000)
+LIMITS = GatewayLimits(rate=1e9, burst=1_000_000, byte_rate=1e12, malformed_in_a_row=1_000_000)
 
 
 class Ear:
@@ -15,10 +15,14 @@ class Ear:
     def __init__(self) -> None:
         self.heard: list[bytes] = []
         self.ended: int | None = None
+        self.unsent = 0
 
     def offer(self, frame: bytes, limit: float) -> bool:
         self.heard.append(frame)
         return True
+
+    def waiting(self) -> int:
+        return self.unsent
 
     def end(self, code: int, reason: str) -> None:
         self.ended = code

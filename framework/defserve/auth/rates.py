@@ -57,25 +57,25 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, key: Hashable, rate: Rate | None = None) -> float:
-        """Take one token and return 0. If there is none, take nothing and return the seconds until there is one.
+    def take(self, key: Hashable, rate: Rate | None = None, *, amount: int = 1) -> float:
+        """Take `amount` tokens and return 0. If there are fewer, take none and return the seconds until there are.
 
-        A key has one rate: if you give `rate`, give it each time.
+        A key has one rate: if you give `rate`, give it each time. No more than a whole burst is ever waited for.
         """
         rate = rate or self.rate
         now = self._clock()
         full_at = max(self._full_at.get(key, now), now)
-        if wait := _wait(rate, full_at - now):
+        if wait := _wait(rate, full_at - now, amount):
             return wait
         if key not in self._full_at and len(self._full_at) >= self.capacity:
             self._make_room(now)
-        self._full_at[key] = full_at + 1 / rate.per_second
+        self._full_at[key] = full_at + amount / rate.per_second
         return 0.0
 
-    def peek(self, key: Hashable, rate: Rate | None = None) -> float:
+    def peek(self, key: Hashable, rate: Rate | None = None, *, amount: int = 1) -> float:
         """What `take` would return, without taking."""
         now = self._clock()
-        return _wait(rate or self.rate, self._full_at.get(key, now) - now)
+        return _wait(rate or self.rate, self._full_at.get(key, now) - now, amount)
 
     def _make_room(self, now: float) -> None:
         # One sixteenth at a time, so that a table under attack is not searched at every call.
@@ -86,9 +86,9 @@ class Buckets:
                 del self._full_at[key]
 
 
-def _wait(rate: Rate, until_full: float) -> float:
-    """Seconds until a bucket that will be full in `until_full` seconds holds one token."""
-    wait = until_full - (rate.burst - 1) / rate.per_second
+def _wait(rate: Rate, until_full: float, amount: int) -> float:
+    """Seconds until a bucket that will be full in `until_full` seconds holds so many tokens."""
+    wait = until_full - max(0, rate.burst - amount) / rate.per_second
     return wait if wait > _SLACK else 0.0
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -16,11 +17,11 @@ from defserve.client.replies import RETURNS_KEY, lone_text, object_of, value_of
 from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_object
 from defserve.core.messages import METHOD_NOT_FOUND
-from defserve.errors import PeerError, PeerGone, PeerTimeout
-from defserve.protocols.mcpx.envelope import MCP_VERSION, REQUEST, RESPONSE, kind_of
+from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
+from defserve.protocols.mcpx.envelope import CONTEXT_FIELD, MCP_VERSION, REQUEST, RESPONSE, kind_of
 from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Participant, Payload
-from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest
+from defserve.protocols.mcpx.proposals import Proposal, build_request_params
+from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest, find_place
 from defserve.serve.outbound import WebSocketClient
 from defserve.version import VERSION
 
@@ -61,10 +62,11 @@ class TopicClient(Participant):
         Raises ProposalNotPending for a proposal that is over, and NotCapable.
         """
         self.must_be_pending(proposal)
-        kinds = [kind_of(base, proposal.method, proposal.params) for base in (REQUEST, RESPONSE)]
+        params = build_request_params(proposal)
+        kinds = [kind_of(base, proposal.method, params) for base in (REQUEST, RESPONSE)]
         if missing := next((kind for kind in kinds if not self.may(kind)), None):
             raise NotCapable(missing, self.capabilities.patterns)
-        asked = {"jsonrpc": "2.0", "id": 0, "method": proposal.method, "params": proposal.params}
+        asked = {"jsonrpc": "2.0", "id": 0, "method": proposal.method, "params": params}
         request = self.post(kinds[0], asked, to=self.id, about=proposal.id)
         self._answered_already.add(request.id)
         self.topic.proposals.fulfilled_by(request)
@@ -166,6 +168,7 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
     """
     transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=LONGEST_MESSAGE)
     client = TopicClient()
+    client.topic.place = find_place(url.removeprefix("mcpx+"))
     client.attach(transport.send)
     try:
         transport.start(asyncio.get_running_loop(), client.received, lambda: client.ended(transport.end[1]))
@@ -186,3 +189,65 @@ async def _welcomed(client: TopicClient, transport: WebSocketClient) -> None:
     if not client.present.is_set():
         code, reason = transport.end
         raise (PeerError if code == 1008 else PeerGone)(f"the gateway closed the connection: {code} {reason}".rstrip())
+
+
+# -- A proposal as a person reads it who says yes or no: all that a yes would send, and nothing else.
+
+
+MAX_RECIPIENTS_SHOWN: Final = 20
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
+
+
+class ProposalText:
+    """The parts of a proposal in our own words, safe to print: `who`, `what` and a line for each argument.
+
+    A proposer chose every text in it. So no text is shown as part of another, no name hides a value, and a long value
+    is shown with its beginning and its end. `warning` says what a yes does not send, or why it sends nothing.
+    """
+
+    __slots__ = ("proposer", "who", "what", "lines", "warning")
+
+    def __init__(self, proposal: Proposal, present: Collection[str]) -> None:
+        from defserve.protocols.mgp.permissions import format_question
+
+        self.proposer, self.who = quote_text(proposal.proposer), _name_recipients(proposal.to, present)
+        self.warning = "its _meta is not sent" if "_meta" in proposal.params else ""
+        try:
+            params = build_request_params(proposal)
+        except UsageError as error:
+            params, self.warning = proposal.params, quote_line(f"a yes does nothing: {error.problem}")
+        self.what = quote_text(proposal.method)
+        if proposal.context:
+            self.what += f" {quote_text(proposal.context)}"
+            field = CONTEXT_FIELD[proposal.method]
+            params = {name: value for name, value in params.items() if name != field}
+        arguments = params.get("arguments")
+        shown = arguments if proposal.context and params.keys() <= {"arguments"} and is_object(arguments) else params
+        self.lines = format_question("", shown, {}).split("\n")[1:]
+
+    def __str__(self) -> str:
+        more = [f"  ({self.warning})"] if self.warning else []
+        return "\n".join([f"{self.proposer} proposes to {self.who}: {self.what}", *self.lines, *more])
+
+
+def quote_text(text: str) -> str:
+    """A name that somebody else chose: as it is, or in quotes if it could be read as something else."""
+    return text if _PLAIN.fullmatch(text) is not None else repr(quote_line(text))
+
+
+def quote_line(text: str) -> str:
+    """The text on one line, without characters that hide or reorder it."""
+    from defserve.base.redaction import printable
+    from defserve.protocols.mgp.permissions import HEAD, TAIL, shorten_text
+
+    return printable(shorten_text(text, HEAD // 2, TAIL // 2))
+
+
+def _name_recipients(to: tuple[str, ...], present: Collection[str]) -> str:
+    """Those of the recipients that are here, and how many are not: what is no participant is only a text."""
+    if not to:
+        return "anyone"
+    here = [name for name in dict.fromkeys(to) if name in present]
+    away, more = len(set(to)) - len(here), len(here) - MAX_RECIPIENTS_SHOWN
+    named = ", ".join(map(quote_text, here[:MAX_RECIPIENTS_SHOWN])) or "nobody who is here"
+    return f"{named}{f' and {more} more' if more > 0 else ''}{f' ({away} named are not here)' if away else ''}"

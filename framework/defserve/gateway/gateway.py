@@ -38,6 +38,13 @@ NORMAL: Final = 1000
 POLICY: Final = 1008
 TRY_LATER: Final = 1013
 NAMES: Final = 20
+MAX_READ_REFUSED: Final = 4 * 1024
+"""A longer frame that comes too fast is refused unread, so nobody learns its id: reading it is what costs time."""
+MODEST_SHARE: Final = 16
+"""Who sends no more than this part of `waiting` at once, and a quarter of it per second, waits for no slow reader."""
+LOOK_AGAIN_SECONDS: Final = 0.05
+FORGET_SECONDS: Final = 1.0
+"""A reader for which nobody has waited so long begins anew with its patience."""
 UNCHECKED: Final = "tokens cannot be checked at the moment"
 REPLACED: Final = "another process joined with the same token and has this name now"
 
@@ -82,6 +89,9 @@ class Gateway:
         self._framed, self._strict, self._history = framed, strict, history
         self.clock = clock
         self._pace = Buckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
+        self._volume = Buckets(Rate(self.limits.byte_rate, self.limits.byte_burst), clock=clock)
+        share = max(4, self.limits.waiting // MODEST_SHARE)
+        self._modest = Buckets(Rate(share / 4, share), clock=clock)
         self._added: dict[str, frozenset[str]] = {}
         """What administrators gave, by holder."""
         self._removed: dict[str, frozenset[str]] = {}
@@ -148,18 +158,25 @@ class Gateway:
 
     # -- messages ----------------------------------------------------------------------------------------
 
-    def receive(self, member: TopicMember, data: bytes) -> None:
-        """Pass on a frame of a member unchanged, or refuse it. Never raises for its content."""
+    def receive(self, member: TopicMember, data: bytes) -> float:
+        """Pass on a frame of a member unchanged, or refuse it. Never raises for its content.
+
+        Returns 0. Otherwise nothing was done: the frame has to be given again after so many seconds, and nothing may be
+        read from the member until then.
+        """
         if not member.is_in:
-            return
+            return 0.0
+        if wait := self._find_delay(member, len(data)):
+            return wait
         self.metrics.received += 1
         self.metrics.received_bytes += len(data)
-        envelope = parse(data)
+        wait = self._pace.take(member.key)
+        envelope = parse(data) if not wait or len(data) <= MAX_READ_REFUSED else _UNREAD
         member.begin_window(self.clock())
         member.messages += 1
         if isinstance(envelope, Envelope) and envelope.kind == CHAT:
             member.chat_messages += 1
-        if wait := self._pace.take(member.key):
+        if wait:
             self._refuse(member, "rate_limited", "slow down", envelope, {"retry_after": round(wait, 3)})
         elif isinstance(envelope, BrokenEnvelope):
             self._broken(member, envelope)
@@ -168,6 +185,30 @@ class Gateway:
             self._judge(member, envelope, data)
         if self._slow:
             self._drop_slow()
+        return 0.0
+
+    def _find_delay(self, member: TopicMember, size: int) -> float:
+        """How long a frame of this size has to wait: for the member's share of bytes, or for a reader that is behind.
+
+        Takes the bytes if it is 0.
+        """
+        key = member.key
+        if wait := self._volume.peek(key, amount=size):
+            return wait
+        is_modest = size <= self._modest.rate.burst and not self._modest.take(key, amount=size)
+        if not is_modest and self._is_any_behind(member.topic):
+            return LOOK_AGAIN_SECONDS
+        return self._volume.take(key, amount=size)
+
+    def _is_any_behind(self, topic: GatewayTopic) -> bool:
+        """Whether a reader has to be waited for. Those that were waited for long enough are dropped."""
+        now, half = self.clock(), self.limits.waiting / 2
+        behind = [member for member in topic.receivers() if member.wire.waiting() > half]
+        late = [member for member in behind if member.is_late(now, self.limits.patience)]
+        if late:
+            self._slow += late
+            self._drop_slow()
+        return len(late) < len(behind)
 
     def _judge(self, member: TopicMember, envelope: Envelope, data: bytes) -> None:
         kind = envelope.kind
@@ -286,6 +327,9 @@ class Gateway:
         return AdmissionRefused(code, reason)
 
 
+_UNREAD: Final = BrokenEnvelope("unread", "it came too fast to be read")
+
+
 def _log_workflow(member: TopicMember, envelope: Envelope) -> None:
     # §7.1: proposals, replies to them and their fulfilment are logged, without their content.
     kind = envelope.kind
@@ -319,6 +363,10 @@ class Wire(Protocol):
         """
         ...
 
+    def waiting(self) -> int:
+        """How many bytes were accepted and are not sent yet."""
+        ...
+
     def end(self, code: int, reason: str) -> None:
         """Close the connection after everything that was written."""
         ...
@@ -329,7 +377,7 @@ class TopicMember:
 
     __slots__ = (
         "topic", "id", "holder", "is_guest", "key", "capabilities", "routing", "wire", "connection", "connected_at",
-        "malformed", "messages", "chat_messages", "window_ends",
+        "malformed", "messages", "chat_messages", "window_ends", "_behind_since", "_seen_behind",
     )  # fmt: skip
 
     def __init__(
@@ -345,6 +393,14 @@ class TopicMember:
         self.messages = self.chat_messages = 0
         """How many frames came in this minute, refused ones too, and how many of them were chat."""
         self.window_ends = 0.0
+        self._behind_since = self._seen_behind = -inf
+
+    def is_late(self, now: float, patience: float) -> bool:
+        """It was found behind. Returns whether it has been so for longer than others have patience."""
+        if now - self._seen_behind > FORGET_SECONDS:
+            self._behind_since = now
+        self._seen_behind = now
+        return now - self._behind_since > patience
 
     def begin_window(self, now: float) -> None:
         """Count from 0 again if a minute is over."""

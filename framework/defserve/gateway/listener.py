@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from defserve.gateway.api import PREFIX, TopicApi
 from defserve.gateway.config import GatewayConfig
 from defserve.gateway.gateway import POLICY, TRY_LATER, UNCHECKED, AdmissionRefused, Gateway
 from defserve.gateway.policy import Admission, TopicCredential
-from defserve.gateway.requests import GatewayRequest, GatewayResponse, answer, problem, read_request
+from defserve.gateway.requests import GatewayRequest, GatewayResponse, RequestReader, answer, problem
 from defserve.serve.http.request_heads import Gate
 from defserve.serve.sockets import FRAGMENTS, SMALL, TOO_MANY, drain_moving, network_of
 
@@ -66,10 +67,12 @@ class GatewayConnection(ServerConnection):
         super().__init__(*args, **options)
         self._endpoint = endpoint
         self._head: bytes | None = b""
+        self._plain: RequestReader | None = None
         self._parts: list[bytes] = []
         self._small_parts = 0
         self._early: list[bytes] = []
-        self._listener: Callable[[bytes], None] | None = None
+        self._held: deque[bytes] = deque()
+        self._listener: Callable[[bytes], float | None] | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self.credential: TopicCredential | None = None
@@ -85,15 +88,19 @@ class GatewayConnection(ServerConnection):
         if self._head is None:
             super().data_received(data)
             return
+        if self._plain is not None:
+            self._read_plain(self._plain, data)
+            return
         self._head += data
         if self._head.startswith(b"GET "):
             data, self._head = self._head, None
             super().data_received(data)
         elif not b"GET ".startswith(self._head):
-            self._read_plain(self._head)
+            self._plain = RequestReader()
+            self._read_plain(self._plain, self._head)
 
-    def _read_plain(self, data: bytes) -> None:
-        request = read_request(data)
+    def _read_plain(self, reader: RequestReader, data: bytes) -> None:
+        request = reader.feed(data)
         if isinstance(request, GatewayResponse):
             self._reply(request)
         elif request is not None and self.transport.is_reading():
@@ -131,20 +138,39 @@ class GatewayConnection(ServerConnection):
             self._message(whole)
 
     def _message(self, data: bytes) -> None:
-        if self._listener is not None:
-            self._listener(data)
+        if self._held:
+            self._held.append(data)
+        elif self._listener is not None:
+            if wait := self._listener(data):
+                self._hold(data, wait)
         else:
             # The message came before the member was admitted.
             self._early.append(data)
             self.transport.pause_reading()
 
-    def listen(self, listener: Callable[[bytes], None]) -> None:
-        """Pass every message to the listener, from the first one on."""
-        for data in self._early:
-            listener(data)
-        self._early.clear()
+    def listen(self, listener: Callable[[bytes], float | None]) -> None:
+        """Pass every message to the listener, from the first one on. One for which it wants to wait comes again."""
         self._listener = listener
-        self.transport.resume_reading()
+        early, self._early = self._early, []
+        for data in early:
+            self._message(data)
+        if not self._held:
+            self.transport.resume_reading()
+
+    def _hold(self, data: bytes, seconds: float) -> None:
+        # The sender notices it by itself: what it writes is not taken. A few frames may have been read with this one.
+        self._held.append(data)
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_later(seconds, self._release)
+
+    def _release(self) -> None:
+        while self._held and self._listener is not None:
+            if wait := self._listener(self._held[0]):
+                asyncio.get_running_loop().call_later(wait, self._release)
+                return
+            self._held.popleft()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     async def drain(self) -> None:
         await drain_moving(self, super().drain, self._endpoint.gateway.limits.ping)
@@ -152,13 +178,16 @@ class GatewayConnection(ServerConnection):
     # -- a wire ------------------------------------------------------------------------------------------
 
     def offer(self, frame: bytes, limit: float) -> bool:
-        if self.transport.get_write_buffer_size() + self._out_bytes > limit:
+        if self.waiting() > limit:
             return False
         if not self._out:
             self._endpoint.needs_flush(self)
         self._out.append(frame)
         self._out_bytes += len(frame)
         return True
+
+    def waiting(self) -> int:
+        return self.transport.get_write_buffer_size() + self._out_bytes
 
     def flush(self) -> None:
         """Write everything that was offered, at once."""

@@ -292,13 +292,21 @@ class GatewayLimits:
 
     message: int = 1024 * 1024
     waiting: int = 4 * 1024 * 1024
-    """Bytes that may wait for one reader. A reader with more is dropped, so that it does not hold up its topic."""
+    """Bytes that may wait for one reader. A reader with more is dropped, so that it does not hold up its topic.
+
+    Half of them are for those who send little: who has sent much lately waits for a reader for which more waits.
+    """
+    patience: float = 2.0
+    """How long such a sender waits. A reader that is behind for longer is dropped."""
     participants: int = 1_000
     """In one topic."""
     topics: int = 1_000
     rate: float = 100.0
     """Messages per second of one participant, after `burst` at once."""
     burst: int = 200
+    byte_rate: float = 2.0 * 1024 * 1024
+    """Bytes per second of one participant, after `byte_burst` at once. What comes faster is read later."""
+    byte_burst: int = 4 * 1024 * 1024
     malformed_in_a_row: int = 16
     opening: float = 10.0
     farewell: float = 2.0

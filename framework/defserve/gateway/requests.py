@@ -22,6 +22,7 @@ HEAD_BYTES: Final = 16 * 1024
 BODY_BYTES: Final = 64 * 1024
 PATTERNS: Final = 256
 
+_END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2048}) HTTP/1\.[01]")
 _HEADER: Final = re.compile(
     rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):[ \t]*+((?:[^\x00\r\n \t]++|[ \t]++(?=[^\x00\r\n \t]))*+)[ \t]*+"
@@ -72,13 +73,39 @@ def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Gateway
     return GatewayResponse(status, encode({"error": text}), headers=headers)
 
 
-def read_request(data: bytes) -> GatewayRequest | GatewayResponse | None:
-    """The request in these bytes, a response to one that cannot be read, or None if more bytes have to come."""
-    head, end, body = data.partition(b"\r\n\r\n")
-    if len(head) > HEAD_BYTES:
-        return problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
-    if not end:
-        return None
+class RequestReader:
+    """One request, as its bytes come. The head is read once; of the body, only the length is counted."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._head: GatewayRequest | None = None
+        self._length = 0
+
+    def feed(self, data: bytes) -> GatewayRequest | GatewayResponse | None:
+        """The request, a response to one that cannot be read, or None if more bytes have to come."""
+        if self._head is None:
+            # The end of the head may have come in two parts.
+            begin = max(0, len(self._data) - len(_END) + 1)
+            self._data += data
+            end = self._data.find(_END, begin)
+            if (len(self._data) if end < 0 else end) > HEAD_BYTES:
+                return problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
+            if end < 0:
+                return None
+            read = _read_head(bytes(self._data[:end]))
+            if isinstance(read, GatewayResponse):
+                return read
+            self._head, self._length = read
+            del self._data[: end + len(_END)]
+        else:
+            self._data += data
+        if len(self._data) < self._length:
+            return None
+        return self._head._replace(body=bytes(self._data[: self._length]))
+
+
+def _read_head(head: bytes) -> tuple[GatewayRequest, int] | GatewayResponse:
+    """The request without its body, and the length of that; or the response to a head that cannot be read."""
     first, *lines = head.split(b"\r\n")
     line, found = _REQUEST_LINE.fullmatch(first), [_HEADER.fullmatch(each) for each in lines]
     if line is None or None in found:
@@ -91,9 +118,7 @@ def read_request(data: bytes) -> GatewayRequest | GatewayResponse | None:
         return problem(HTTPStatus.LENGTH_REQUIRED, "give the length of the body exactly once")
     if int(length[0]) > BODY_BYTES:
         return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
-    if len(body) < int(length[0]):
-        return None
-    return GatewayRequest(line[1].decode(), line[2].decode(), headers, body[: int(length[0])])
+    return GatewayRequest(line[1].decode(), line[2].decode(), headers), int(length[0])
 
 
 async def answer(gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest) -> GatewayResponse:

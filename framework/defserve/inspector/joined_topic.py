@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+<<<<<<< HEAD
+=======
+from collections import deque
+from collections.abc import Collection
+>>>>>>> fix1
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from pydantic_core import to_json
 
+<<<<<<< HEAD
 from defserve.base.peer_bounds import RecentItems
 from defserve.client.topic_client import TopicClient
+=======
+from defserve.client.topic_client import ProposalText, TopicClient
+>>>>>>> fix1
 from defserve.errors import UsageError
 from defserve.inspector.protocol import Json
 from defserve.inspector.recording.masking import masked
@@ -69,19 +78,19 @@ class JoinedTopic:
         return {
             "me": me.id,
             "participants": [{"name": name, "may": list(held.patterns)[:50]} for name, held in present.items()],
-            "proposals": [_told(each) for each in list(me.topic.proposals)[-MOST_PROPOSALS:]],
+            "proposals": [_told(each, present) for each in list(me.topic.proposals)[-MOST_PROPOSALS:]],
             "said": list(self._said),
         }
 
-    def proposal(self, id: str) -> Proposal:
-        """Raises UsageError for one that is over and forgotten."""
-        if (found := self.me.topic.proposals.get(id)) is None:
+    def proposal(self, digest: str) -> Proposal:
+        """The one that was shown with this digest. Raises UsageError for one that is over and forgotten."""
+        if (found := next((each for each in self.me.topic.proposals if each.digest == digest), None)) is None:
             raise UsageError("this proposal is over", fix="ask its proposer to propose it again")
         return found
 
-    async def approve(self, id: str, name: str) -> Json:
+    async def approve(self, digest: str, name: str) -> Json:
         """Have it done: by whom it names, else by `name`, else by the only one who can."""
-        proposal = self.proposal(id)
+        proposal = self.proposal(digest)
         target = name or proposal.target
         if target is None:
             able = await self.me.candidates(proposal)
@@ -91,12 +100,16 @@ class JoinedTopic:
         return {"result": await self.me.fulfil(proposal, to=target), "by": target}
 
 
-def _told(proposal: Proposal) -> Json:
+def _told(proposal: Proposal, present: Collection[str]) -> Json:
+    text = ProposalText(proposal, present)
     return {
-        **{name: value for name, value in proposal.wire().items() if name != "params"},
-        "to": list(proposal.to),
-        "about": proposal.context[:LONGEST],
-        "arguments": _short(proposal.arguments or proposal.params),
+        "digest": proposal.digest,
+        "status": proposal.status,
+        "proposer": text.proposer,
+        "to": text.who,
+        "what": text.what,
+        "arguments": "\n".join(line.removeprefix("  ") for line in text.lines),
+        "warning": text.warning,
         "created": proposal.created,
         "by": proposal.fulfiller,
         "reason": proposal.reason[:LONGEST],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from defserve.auth.oauth import is_loopback
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.extension import TopicCarrier
+from defserve.protocols.mcpx.topic import find_place
 from defserve.serve.outbound import Outbound
 from defserve.server.web import refuse_scopes_without_auth
 
@@ -39,7 +40,7 @@ def place(
 
     `is_announced`: a line on standard error says each time that it has joined, and as whom.
     """
-    from urllib.parse import parse_qs, quote, urlsplit
+    from urllib.parse import parse_qs, urlsplit
 
     parts = urlsplit(on.removeprefix(PREFIX))
     if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):
@@ -51,7 +52,7 @@ def place(
     topic = parse_qs(parts.query)["topic"][0]
 
     place = parts.netloc.rpartition("@")[2]
-    carrier.place = f"{quote(place.lower(), safe=':[]')}{quote(parts.path, safe='/')}#{quote(topic, safe='')}"
+    carrier.place = find_place(url)
 
     def announce() -> None:
         import sys

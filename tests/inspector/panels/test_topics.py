@@ -62,10 +62,10 @@ async def test_a_proposal_is_shown_and_approved_by_a_person_at_the_page():
         asked = asyncio.create_task(agent.call_tool("worker", "add", a=1, b=2))
         await until(lambda: bool(parts[-1]["proposals"]))
         (proposal,) = parts[-1]["proposals"]
-        assert (proposal["proposer"], proposal["about"], proposal["status"]) == ("agent", "add", "pending")
-        assert proposal["arguments"] == '{\n  "a": 1,\n  "b": 2\n}'
+        assert (proposal["proposer"], proposal["to"], proposal["status"]) == ("agent", "worker", "pending")
+        assert (proposal["what"], proposal["arguments"]) == ("tools/call add", "a: 1\nb: 2")
         seat = parts[-1]["seat"]
-        done = await do(inspection, "topics.approve", seat=seat, proposal=proposal["proposalId"])
+        done = await do(inspection, "topics.approve", seat=seat, proposal=proposal["digest"])
         assert done["by"] == "worker"
         assert str(await asked) == "3"
         await until(lambda: parts[-1]["proposals"][0]["status"] == "completed")
@@ -84,7 +84,7 @@ async def test_a_proposal_is_rejected_with_a_reason_and_chat_is_said_and_heard()
         await until(lambda: "worker" in agent.participants)
         asked = asyncio.create_task(agent.call_tool("worker", "add", a=1, b=2))
         await until(lambda: bool(parts[-1]["proposals"]))
-        seat, id = parts[-1]["seat"], parts[-1]["proposals"][0]["proposalId"]
+        seat, id = parts[-1]["seat"], parts[-1]["proposals"][0]["digest"]
         await do(inspection, "topics.decline", seat=seat, proposal=id, reason="too large")
         with pytest.raises(DefserveError, match="too large"):
             await asked
@@ -94,6 +94,26 @@ async def test_a_proposal_is_rejected_with_a_reason_and_chat_is_said_and_heard()
         await until(lambda: ("agent", "I will") in [(line["who"], line["text"]) for line in parts[-1]["said"]])
         with pytest.raises(UsageError, match="this proposal is over"):
             await do(inspection, "topics.approve", seat=seat, proposal="unknown")
+
+
+async def test_a_yes_is_for_what_was_shown_and_not_for_another_proposal_with_its_id():
+    async with gateway() as here, inspecting() as inspection, seated(inspection, here) as parts:
+        async with here.joined("agent") as agent:
+
+            async def propose(**arguments: Any) -> None:
+                payload = {"method": "tools/call", "params": {"name": "add", "arguments": arguments}}
+                await agent.say("mcp/proposal:tools/call:add", payload, to=["worker"], id="same")
+
+            await propose(a=1)
+            await until(lambda: bool(parts[-1]["proposals"]))
+            shown, seat = parts[-1]["proposals"][0], parts[-1]["seat"]
+            known = inspection.seats[seat].me.topic.proposals
+            known._known.clear()  # pyright: ignore[reportPrivateUsage]  as if its proposer had made very many
+            await propose(a=1000)
+            await until(lambda: known.get("same") is not None)
+            for verb in ("topics.approve", "topics.decline"):
+                with pytest.raises(UsageError, match="this proposal is over"):
+                    await do(inspection, verb, seat=seat, proposal=shown["digest"])
 
 
 async def test_leaving_frees_the_seat_and_strangers_are_refused():

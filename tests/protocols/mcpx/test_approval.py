@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,16 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
+from defserve.protocols.mcpx.envelope import GATEWAY, Envelope
 from defserve.protocols.mcpx.proposals import ApprovalRules, Proposal
+from defserve.protocols.mcpx.topic import TopicView, find_place
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-9")
 
 WRITE: dict[str, Any] = {"name": "write", "annotations": {"destructiveHint": False}}
 
 
+PLACE = "127.0.0.1:8080/ws#demo"
+
+
 def wanting(path: Any = "/srv/notes/a.txt", proposer: str = "agent", target: str = "worker", **more: Any) -> Proposal:
     params = {"name": "write", "arguments": {"path": path, **more}}
-    return Proposal("p", proposer, (target,), "tools/call", params, created=0)
+    return Proposal("p", proposer, (target,), "tools/call", params, created=0, caller=f"mcpx:{proposer}@{PLACE}")
 
 
 def taught(*approved: Proposal, declined: tuple[Proposal, ...] = (), **options: Any) -> ApprovalRules:
@@ -70,7 +77,7 @@ def test_texts_that_only_have_a_slash_share_no_folder():
 def test_arguments_hide_no_other_params(method: str):
     def asking(number: int, text: str) -> Proposal:
         params = {"name": "write", "arguments": {"n": number}, "messages": [text]}
-        return Proposal("p", "agent", ("worker",), method, params, created=0)
+        return Proposal("p", "agent", ("worker",), method, params, created=0, caller=f"mcpx:agent@{PLACE}")
 
     rules = taught(*(asking(number, "hi") for number in range(3)))
     assert rules.approves(asking(1, "hi"), WRITE)
@@ -103,6 +110,51 @@ def test_more_or_fewer_arguments_than_approved_are_not_covered():
 def test_one_proposer_earns_nothing_for_another_nor_for_another_target():
     rules = taught(A, B, C)
     assert not rules.approves(wanting(proposer="mallory"), WRITE) and not rules.approves(wanting(target="other"), WRITE)
+
+
+def heard_at(url: str, *, is_guest: bool = False, name: str = "agent") -> Proposal:
+    """The proposal as a participant of the topic at this address hears it."""
+    view = TopicView()
+    view.place = find_place(url)
+    shown: dict[str, Any] = {"id": name, "capabilities": [], **({} if is_guest else {"authenticated": True})}
+    view.read(Envelope("system/welcome", GATEWAY, {"you": {"id": "me"}, "participants": [shown]}).encode())
+    payload = {"method": "tools/call", "params": {"name": "write", "arguments": {"path": "/srv/notes/a.txt"}}}
+    found = view.read(Envelope("mcp/proposal:tools/call:write", name, payload, to=["worker"]).encode())
+    assert isinstance(found, Proposal)
+    return found
+
+
+HERE = "ws://127.0.0.1:8080/ws?topic=demo"
+
+
+@for_each_row(
+    "url, is_guest, name",
+    [
+        (HERE, True, "agent"),
+        (HERE, False, "other"),
+        ("ws://127.0.0.1:8080/ws?topic=other", False, "agent"),
+        ("ws://127.0.0.1:8081/ws?topic=demo", False, "agent"),
+        ("ws://gateway.example.com/ws?topic=demo", False, "agent"),
+    ],
+)
+def test_only_the_same_caller_at_the_same_gateway_and_topic_inherits_a_rule(url: str, is_guest: bool, name: str):
+    rules = taught(*(heard_at(HERE) for _ in range(3)))
+    assert rules.approves(heard_at(HERE), WRITE)
+    for each in (rules, ApprovalRules.load(rules.export())):
+        assert not each.approves(heard_at(url, is_guest=is_guest, name=name), WRITE)
+
+
+def test_nothing_follows_from_what_guests_were_allowed():
+    rules = taught(*(heard_at(HERE, is_guest=True) for _ in range(5)))
+    assert rules.rules == [] and not rules.approves(heard_at(HERE, is_guest=True), WRITE)
+
+
+def test_decisions_of_before_callers_were_known_are_read_and_make_no_rules():
+    old = json.loads(taught(A, B, C).export()) | {"version": 1}
+    for decision in old["decisions"]:
+        del decision["caller"]
+    rules = ApprovalRules.load(json.dumps(old))
+    assert len(rules.decisions) == 3 and rules.rules == [] and not rules.approves(A, WRITE)
 
 
 def test_a_decline_within_the_bounds_leaves_only_what_was_approved_itself():
@@ -141,7 +193,7 @@ def test_what_was_learned_is_exported_and_read_again():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version": 2, "decisions": []}', '{"version": 1, "decisions": [{}]}']
+    "text", ["", "[]", "{}", '{"version": 3, "decisions": []}', '{"version": 1, "decisions": [{}]}']
 )
 def test_what_is_no_export_is_refused(text: str):
     with pytest.raises(UsageError):

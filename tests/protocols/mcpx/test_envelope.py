@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.core.messages import Encoded
-from defserve.protocols.mcpx.envelope import PROTOCOL, BrokenEnvelope, Envelope, parse
+from defserve.protocols.mcpx.envelope import MAX_DEPTH, MAX_KEYS, MAX_MEMBERS, PROTOCOL, BrokenEnvelope, Envelope, parse
+from tests.effort import cpu_within
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0")
@@ -152,3 +153,46 @@ json_values = st.recursive(
 @given(name=st.sampled_from(sorted(SAMPLE)), value=json_values)
 def test_any_value_of_any_field_is_an_envelope_or_broken(name: str, value: Any):
     assert isinstance(parse(json.dumps(SAMPLE | {name: value}).encode()), Envelope | BrokenEnvelope)
+
+
+# -- frames that are meant to cost time
+
+LONG = 1_000_000
+EXTRA = ",".join(f'"{number:06x}":0' for number in range(LONG // 11))
+ESCAPE = "\\u0061"
+ESCAPED = ",".join(f'"{ESCAPE * 4}{number:x}":0' for number in range(LONG // 40))
+COSTLY = {
+    "very many members": f'{{{EXTRA},"{ESCAPE}":0,%s}}',
+    "very many members, one of them twice": f'{{{EXTRA},"000000":0,"{ESCAPE}":0,%s}}',
+    "the same member again and again": "{" + '"kind":1,' * (LONG // 9) + "%s}",
+    "members with escapes": f"{{{ESCAPED},%s}}",
+    "a wide object inside": f'{{%s,"x":{{{EXTRA}}},"{ESCAPE}":0}}',
+    "very many objects inside": '{%s,"x":[' + "{}," * (LONG // 3) + f'0],"{ESCAPE}":0}}',
+    "very many arrays inside": '{%s,"x":[' + "[]," * (LONG // 3) + f'0],"{ESCAPE}":0}}',
+    "depth": '{%s,"x":' + "[" * 150 + "]" * 150 + f',"{ESCAPE}":"' + "z" * LONG + '"}',
+    "a number of very many digits": '{%s,"x":' + "9" * LONG + "}",
+    "very many escapes": f'{{%s,"x":"{ESCAPE * (LONG // 6)}"}}',
+}
+
+
+@for_each_row("shape", COSTLY)
+def test_the_work_on_a_frame_grows_only_with_its_length(shape: str):
+    frame = (COSTLY[shape] % sample().decode()[1:-1]).encode()
+    assert len(frame) > LONG / 2
+    assert cpu_within(2.0, lambda: parse(frame)), shape
+
+
+def test_an_envelope_has_a_bounded_number_of_members():
+    extra = {f"x{number}": 0 for number in range(MAX_MEMBERS - len(SAMPLE))}
+    envelope(sample(**extra))
+    assert "at most 64 members" in broken(sample(**extra, more=0)).message
+
+
+def test_a_payload_is_as_deep_and_as_wide_as_a_message_may_be():
+    def nested(levels: int) -> Any:
+        return json.loads("[" * levels + "]" * levels)
+
+    envelope(sample(payload={"x": nested(MAX_DEPTH - 2), "y": {f"k{n}": 0 for n in range(MAX_KEYS)}}))
+    assert "nested deeper than" in broken(sample(payload={"x": nested(MAX_DEPTH - 1)})).message
+    wide = broken(sample(payload={"y": {f"k{n}": 0 for n in range(MAX_KEYS + 1)}}))
+    assert (wide.reason, wide.message) == ("invalid_envelope", "an object has more than 10000 members")

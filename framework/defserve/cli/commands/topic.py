@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final, TextIO
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import printable
 from defserve.cli.parser import CommandParser
-from defserve.client.topic_client import TopicClient, join_topic
+from defserve.client.topic_client import ProposalText, TopicClient, join_topic
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.protocols.mcpx.envelope import REQUEST, kind_of
@@ -80,7 +80,9 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
 
 def _as_text(line: dict[str, Any]) -> str:
     # Other participants wrote most of it. It must not move the cursor or look like one of our own lines.
-    return line["text"] if line["text"] == COMMANDS else printable(line["text"])
+    if line["event"] in LAID_OUT or line["text"] == COMMANDS:
+        return "\n".join(map(printable, line["text"].split("\n")))
+    return printable(line["text"])
 
 
 async def _lines(source: TextIO) -> AsyncIterator[str]:
@@ -128,8 +130,8 @@ def _token(options: Namespace) -> str | None:
 
 
 COMMANDS: Final = """commands, one per line:
-  y [N] [NAME]         approve proposal N (without N, the oldest) and have it done, by NAME if you say who
-  n [N] [REASON]       reject it; its proposer is told
+  y N [NAME]           approve proposal N and have it done, by NAME if you say who
+  n [N] [REASON]       reject it (without N, the oldest); its proposer is told
   did N TEXT           you have done it yourself: its proposer gets TEXT as the result
   p                    show what is proposed
   do NAME TOOL [JSON]  call a tool of NAME with these arguments, or propose it if you may not
@@ -152,7 +154,7 @@ class TopicTerminal:
     async def watch(self) -> None:
         """Print what happens, until the gateway leaves."""
         async for heard in self._me.heard():
-            text = describe(heard, self._number_of(heard))
+            text = describe(heard, self._number_of(heard), self._present)
             self._print({"event": EVENTS[type(heard)], "text": text, **facts(heard)})
 
     async def obey(self, lines: AsyncIterator[str]) -> None:
@@ -174,6 +176,9 @@ class TopicTerminal:
     # -- verbs -------------------------------------------------------------------------------------------
 
     def approve(self, rest: str) -> None:
+        # Another proposal may have come while the person typed, and the one that was meant may be gone.
+        if not rest.partition(" ")[0].isdecimal():
+            raise UsageError("say which proposal you approve", fix="type y and its number; `p` shows those that wait")
         proposal, name = self._chosen(rest)
         self._work.start(self._fulfil(proposal, name))
 
@@ -204,12 +209,12 @@ class TopicTerminal:
         if name not in self._me.participants:
             raise NotPresent(name, self._me.participants)
         proposal = self._me.propose(name, "tools/call", params)
-        self.say(describe(proposal, self._number(proposal)))
+        self._show_proposal(proposal)
         self._work.start(self._tell(f"{self._number(proposal)}", self._me.outcome(proposal)))
 
     def pending(self, rest: str = "") -> None:
         for proposal in self._me.proposals:
-            self.say(describe(proposal, self._number(proposal)))
+            self._show_proposal(proposal)
 
     def who(self, rest: str = "") -> None:
         for name, held in self._me.participants.items():
@@ -217,6 +222,14 @@ class TopicTerminal:
 
     def chat(self, rest: str) -> None:
         self._me.chat(rest)
+
+    def _show_proposal(self, proposal: Proposal) -> None:
+        text = describe(proposal, self._number(proposal), self._present)
+        self._print({"event": PENDING, "text": text, **facts(proposal)})
+
+    @property
+    def _present(self) -> set[str]:
+        return {self._me.id, *self._me.participants}
 
     def say(self, text: str) -> None:
         """Print a note of our own: it is not something that happened in the topic."""
@@ -261,7 +274,8 @@ class TopicTerminal:
         return self._number(heard) if isinstance(heard, Proposal) else None
 
     def _number(self, proposal: Proposal) -> int:
-        return self._numbers.setdefault(proposal.id, len(self._numbers) + 1)
+        # Of the content, not of the id: the proposer chooses that, and may choose it again.
+        return self._numbers.setdefault(proposal.digest, len(self._numbers) + 1)
 
     def _print(self, line: dict[str, Any]) -> None:
         print(self._show(line), flush=True)
@@ -314,16 +328,22 @@ EVENTS: Final[dict[type, str]] = {
 """What `--json` calls them."""
 
 
-def describe(heard: Heard, number: int | None = None) -> str:
-    """One line for a person."""
+PENDING: Final = "pending"
+"""What `--json` calls a proposal that is shown because the person asked."""
+
+LAID_OUT: Final = frozenset({EVENTS[Proposal], PENDING})
+"""What has lines of our own: all other texts are one line, whatever is in them."""
+
+
+def describe(heard: Heard, number: int | None = None, present: Collection[str] = ()) -> str:
+    """One line for a person; of a proposal, one more for each argument. `present` are the names of who is here."""
     match heard:
         case Chat():
             return f"{heard.sender}: {heard.text}"
         case Presence():
             return f"{heard.participant} {'is here' if heard.joined else 'has left'}"
         case Proposal():
-            what = short({"method": heard.method, **heard.params})
-            return f"[{number}] {heard.proposer} proposes to {', '.join(heard.to) or 'anyone'}: {what}"
+            return f"[{number}] {ProposalText(heard, present)}"
         case ProposalRejected():
             ends = "" if heard.final else "; it still waits for others"
             return f"[{number}] {heard.envelope.sender} rejects it{_because(heard.reason)}{ends}"

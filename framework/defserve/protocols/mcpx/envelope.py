@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 from pydantic_core import from_json
 
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import excess, is_array, is_object
 from defserve.core.messages import Encoded
 from defserve.core.messages import encode as encode_json
 from defserve.errors import UsageError
@@ -25,6 +25,12 @@ GATEWAY: Final = "system:gateway"
 ID_CHARACTERS: Final = 256
 KIND_CHARACTERS: Final = 4096
 RECIPIENTS: Final = 10_000
+MAX_MEMBERS: Final = 64
+"""Of an envelope: the eight of the specification, and what somebody may add to them."""
+MAX_DEPTH: Final = 65
+"""One level more than the message inside may have."""
+MAX_KEYS: Final = 10_000
+"""Of an object in the payload, as in every message."""
 
 # The whole of RFC 3339 that matters here: a date, a time and a zone, each of the right length.
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -99,7 +105,7 @@ def parse(data: bytes | str) -> Envelope | BrokenEnvelope:
     if fields.get("protocol") != PROTOCOL:
         spoken = str(fields.get("protocol"))[:64]
         return BrokenEnvelope("wrong_version", f"protocol is {PROTOCOL!r} here, not {spoken!r}", fields)
-    problem = _problem(fields) or _repeated(frame)
+    problem = _problem(fields) or _oversize(frame, fields) or _repeated(frame)
     if problem is not None:
         return BrokenEnvelope("invalid_envelope", problem, fields)
     return Envelope(
@@ -152,6 +158,15 @@ def _problem(fields: dict[str, Any]) -> str | None:
     return None
 
 
+def _oversize(frame: bytes, fields: dict[str, Any]) -> str | None:
+    if len(fields) > MAX_MEMBERS:
+        return f"an envelope has at most {MAX_MEMBERS} members"
+    # Counting tells for most frames that they cannot be too deep or too wide; only the others are walked.
+    if frame.count(b"{") + frame.count(b"[") <= MAX_DEPTH and frame.count(b":") <= MAX_KEYS:
+        return None
+    return excess(fields, MAX_DEPTH, MAX_KEYS)
+
+
 def _repeated(frame: bytes) -> str | None:
     # Two parsers may disagree on which of two `kind`s counts; then one is checked and another acted on. Counting is
     # enough for most frames. A frame that repeats a name, or could hide one in an escape, is read again.
@@ -159,14 +174,19 @@ def _repeated(frame: bytes) -> str | None:
         return None
     import json
 
-    names: list[str] = []
+    outermost: list[tuple[str, Any]] = []
 
     def note(pairs: list[tuple[str, Any]]) -> None:
-        names[:] = [name for name, _ in pairs]  # the outermost object is the last to be finished
+        nonlocal outermost
+        outermost = pairs  # the outermost object is the last to be finished
 
     json.loads(frame, object_pairs_hook=note)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    return f"{twice[:64]}: given twice" if twice is not None else None
+    seen: set[str] = set()
+    for name, _ in outermost:
+        if name in seen:
+            return f"{name[:64]}: given twice"
+        seen.add(name)
+    return None
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -232,7 +252,8 @@ def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:
 
 def context_of(method: str, params: Mapping[str, Any]) -> str:
     """The operation within a method (the tool's name, the resource's URI); empty for methods that have none."""
-    value = params.get(CONTEXT_FIELD.get(method, ""))
+    field = CONTEXT_FIELD.get(method)
+    value = params.get(field) if field is not None else None
     return value if isinstance(value, str) else ""
 
 

@@ -11,13 +11,12 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import LONGEST_ID, PARTICIPANT_PREFIX, Principal, anonymous, is_token_id
+from defserve.auth.principals import LONGEST_ID, PARTICIPANT_PREFIX, Principal, anonymous
 from defserve.core.call import Call
 from defserve.core.extension import CarriedMessage, Extension, Offer, is_coroutine_function
 from defserve.core.messages import INVALID_REQUEST, Encoded, Reply, encode
@@ -156,7 +155,6 @@ class TopicCarrier:
     ) -> None:
         self.participant = Participant(clock=clock, misbehaved=partial(log.warning, "ignored a message of %r: %s"))
         self._on_chat, self._on_proposal = on_chat, on_proposal
-        self.place = ""
         self._sessions: dict[str, Session] = {}
         self._engine: Engine | None = None
         self.withheld = 0
@@ -165,6 +163,14 @@ class TopicCarrier:
     @property
     def topic(self) -> TopicView:
         return self.participant.topic
+
+    @property
+    def place(self) -> str:
+        return self.topic.place
+
+    @place.setter
+    def place(self, place: str) -> None:
+        self.topic.place = place
 
     @property
     def admitted(self) -> asyncio.Event:
@@ -188,8 +194,8 @@ class TopicCarrier:
         same name elsewhere is somebody else. All others are strangers, and each conversation is one of its own,
         because the next guest may have the same name.
         """
-        if peer in self.topic.authenticated and is_token_id(peer):
-            return Principal(_participant_id(peer, self.place), kind="participant")
+        if id := self.topic.caller_of(peer):
+            return Principal(id, kind="participant")
         return anonymous(f"{PARTICIPANT_PREFIX}{repr(peer)[:LONGEST_ID]}#{secrets.token_urlsafe(12)}")
 
     # -- in ----------------------------------------------------------------------------------------------
@@ -314,14 +320,6 @@ class TopicCarrier:
             self.participant.post(kind, payload, to=to, about=about)
         except (NotCapable, NotWelcome):
             self.withheld += 1
-
-
-def _participant_id(name: str, place: str) -> str:
-    """The id of a participant's principal. A place has no `@`, so that no name can be read as another one elsewhere."""
-    if not place:
-        return f"{PARTICIPANT_PREFIX}{name}"
-    id = f"{PARTICIPANT_PREFIX}{name}@{place}"
-    return id if len(id) <= LONGEST_ID else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
 
 
 async def _quietly(work: Awaitable[None]) -> None:

@@ -23,7 +23,7 @@ from defserve.protocols.mcpx.envelope import (
     kind_of,
     parse_kind,
 )
-from defserve.protocols.mcpx.proposals import Clock, Proposal
+from defserve.protocols.mcpx.proposals import Clock, Proposal, build_request_params
 from defserve.protocols.mcpx.topic import (
     GatewayProblem,
     Heard,
@@ -240,12 +240,14 @@ class Participant:
         """Request what was proposed. The result reaches the proposer as well.
 
         Without `to`, a proposal that names no single target goes to the only participant that can do it (`candidates`).
-        Raises ProposalNotPending for a proposal that is over, and UsageError if nobody or several can do it.
+        Its `_meta` is not sent, because the request is ours. Raises ProposalNotPending for a proposal that is over, and
+        UsageError if nobody or several can do it, or if it holds more than its method needs (`build_request_params`).
         """
         self.must_be_pending(proposal)
+        params = build_request_params(proposal)
         target = to or proposal.target or await self._only_candidate(proposal)
         self.must_be_pending(proposal)
-        return await self.request(target, proposal.method, proposal.params, fulfils=proposal, within=within)
+        return await self.request(target, proposal.method, params, fulfils=proposal, within=within)
 
     async def candidates(self, proposal: Proposal) -> list[str]:
         """Who could do what is proposed: those it names, or everyone here, we ourselves included.
@@ -296,10 +298,13 @@ class Participant:
         self._settle(proposal)
 
     def must_be_pending(self, proposal: Proposal) -> None:
-        """Raises ProposalNotPending for a proposal that is over."""
-        if proposal.status == "pending" and self.topic.proposals.get(proposal.id) is not None:
+        """Raises ProposalNotPending for a proposal that is over, or in whose place another one has its id."""
+        if proposal.status == "pending" and self.topic.proposals.is_current(proposal):
             return
-        raise ProposalNotPending(f"the proposal is {proposal.status}", data={"status": proposal.status})
+        status = (
+            "forgotten, because its proposer has made too many" if proposal.status == "pending" else proposal.status
+        )
+        raise ProposalNotPending(f"the proposal is {status}", data={"status": proposal.status})
 
     def _decided(self, kind: str, word: str, proposal: Proposal, to: tuple[str, ...]) -> None:
         if self.may(kind):

@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -24,6 +25,17 @@ MOST_OF_ONE_PROPOSER: Final = 256
 MOST_BYTES: Final = 8 * 1024 * 1024  # of one proposer
 MOST_REJECTIONS: Final = 256  # of one proposal
 LONGEST_REASON: Final = 1_000
+MAX_FORGOTTEN: Final = 10_000
+
+REQUEST_MEMBERS: Final[Mapping[str, frozenset[str]]] = {
+    "tools/call": frozenset({"name", "arguments"}),
+    "prompts/get": frozenset({"name", "arguments"}),
+    "resources/read": frozenset({"uri"}),
+    "resources/subscribe": frozenset({"uri"}),
+    "resources/unsubscribe": frozenset({"uri"}),
+}
+"""What somebody else may ask for in its own name. Other members would say something about who asks: a checkpoint, a
+task, a state."""
 
 Clock: TypeAlias = Callable[[], float]
 Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "withdrawn", "expired"]
@@ -34,11 +46,12 @@ class Proposal:
 
     `result` is the answer's, `error` the JSON-RPC error object of a `failed` one; times are seconds since the epoch.
     `rejections` holds who rejected it and why; `reason` is why it was `declined` or `withdrawn`, if somebody said so.
+    `caller` is the id of its proposer with the gateway and the topic; empty if the gateway does not vouch for it.
     """
 
     __slots__ = (
         "id", "proposer", "to", "method", "params", "status", "created", "expires", "fulfiller", "result", "error",
-        "size", "rejections", "reason",
+        "size", "rejections", "reason", "caller", "_digest",
     )  # fmt: skip
 
     def __init__(
@@ -51,8 +64,9 @@ class Proposal:
         *,
         created: float,
         lifetime: float = LIFETIME,
+        caller: str = "",
     ) -> None:
-        self.id, self.proposer, self.to = id, proposer, to
+        self.id, self.proposer, self.to, self.caller = id, proposer, to, caller
         self.method, self.params = method, dict(params)
         self.created, self.expires = created, created + lifetime
         self.status: Status = "pending"
@@ -60,6 +74,7 @@ class Proposal:
         self.result: Any = None
         self.error: dict[str, Any] | None = None
         self.size = 0
+        self._digest = ""
         self.rejections: dict[str, str] = {}
         self.reason = ""
 
@@ -78,6 +93,14 @@ class Proposal:
         """The arguments of a proposed tool call."""
         found = self.params.get("arguments")
         return dict(found) if is_object(found) else {}
+
+    @property
+    def digest(self) -> str:
+        """Another for each content. A proposer chooses the id, so a yes to an id could be a yes to anything."""
+        if not self._digest:
+            content = [self.id, self.proposer, self.to, self.method, self.params, self.created]
+            self._digest = sha256(to_json(content)).hexdigest()
+        return self._digest
 
     def wire(self) -> dict[str, Any]:
         """The record as §10.2 writes it."""
@@ -100,6 +123,8 @@ class Proposals:
         self._clock, self._lifetime = clock, lifetime
         self._known: dict[str, Proposal] = {}
         self._fulfilments: dict[str, tuple[Proposal, tuple[str, ...]]] = {}
+        self._forgotten: dict[str, float] = {}
+        """The ids of those that gave way before they expired, and when they would have."""
 
     def __iter__(self) -> Iterator[Proposal]:
         self._sweep()
@@ -118,18 +143,22 @@ class Proposals:
         """The seconds until a proposal expires."""
         return max(0.0, proposal.expires - self._clock())
 
-    def add(self, envelope: Envelope) -> Proposal | None:
-        """Follow a proposal; None for a known id. A participant with too many proposals loses its oldest."""
+    def is_current(self, proposal: Proposal) -> bool:
+        """Whether this very proposal is followed, and not another one with its id."""
+        return self.get(proposal.id) is proposal
+
+    def add(self, envelope: Envelope, caller: str = "") -> Proposal | None:
+        """Follow a proposal; None for an id that is or was known. A participant with too many loses its oldest."""
         self._sweep()
-        if envelope.id in self._known:
+        if envelope.id in self._known or envelope.id in self._forgotten:
             return None
         mine = [found for found in self._known.values() if found.proposer == envelope.sender]
         body = envelope.body
         size = len(to_json(body))
         while mine and (len(mine) >= MOST_OF_ONE_PROPOSER or sum(each.size for each in mine) + size > MOST_BYTES):
-            self._forget(mine.pop(0))
+            self._give_way(mine.pop(0))
         if len(self._known) >= MOST_PROPOSALS:
-            self._forget(next(iter(self._known.values())))
+            self._give_way(next(iter(self._known.values())))
         proposal = Proposal(
             envelope.id,
             envelope.sender,
@@ -138,6 +167,7 @@ class Proposals:
             body.get("params") or {},
             created=self._clock(),
             lifetime=self._lifetime,
+            caller=caller,
         )
         proposal.size = size
         self._known[proposal.id] = proposal
@@ -219,11 +249,37 @@ class Proposals:
             if proposal.status == "pending":
                 proposal.status = "expired"
             self._forget(proposal)
+        while self._forgotten and self._forgotten[id := next(iter(self._forgotten))] <= now:
+            del self._forgotten[id]
+
+    def _give_way(self, proposal: Proposal) -> None:
+        if len(self._forgotten) >= MAX_FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
+        self._forgotten[proposal.id] = proposal.expires
+        self._forget(proposal)
 
     def _forget(self, proposal: Proposal) -> None:
         del self._known[proposal.id]
         for id in [id for id, (about, _) in self._fulfilments.items() if about is proposal]:
             del self._fulfilments[id]
+
+
+def build_request_params(proposal: Proposal) -> dict[str, Any]:
+    """The params of a request that does what is proposed. Whoever sends it sends it in its own name.
+
+    `_meta` is left out: a proposer could confirm or grant something there in the name of who approves. Raises
+    UsageError if the method knows other members than those of the proposal.
+    """
+    params = {name: value for name, value in proposal.params.items() if name != "_meta"}
+    members = REQUEST_MEMBERS.get(proposal.method)
+    if members is not None and (more := sorted(params.keys() - members)):
+        named = ", ".join(repr(name[:40]) for name in more[:5])
+        raise UsageError(
+            f"the proposal has members beside {' and '.join(sorted(members))}: {named}; "
+            "they would be sent in the name of who approves",
+            fix="decline it, and have it proposed without them",
+        )
+    return params
 
 
 def is_about(kind: MessageKind | None, proposal: Proposal) -> bool:
@@ -239,12 +295,15 @@ def _instant(seconds: float) -> str:
 
 # -- §9.4: a person who has decided often enough is not asked again. Rules never go beyond what was approved.
 #
-# A rule is about one operation of one target, proposed by one participant. It covers three kinds of arguments: a path
+# A rule is about one operation of one target, proposed by one participant of one topic for which its gateway vouches:
+# anybody may have the name of a guest next. It covers three kinds of arguments: a path
 # or URL below a folder that all approved ones share, a number between the smallest and the largest approved one, and a
 # value that was itself approved. After one decline within those bounds, only exact repeats are approved.
 
 
-VERSION: Final = 1
+VERSION: Final = 2
+WITHOUT_CALLERS: Final = 1
+"""The version that knew proposers by their bare names. Its decisions are read, and nothing follows from them."""
 ENOUGH: Final = 3
 MOST_DECISIONS: Final = 10_000
 ARGUED: Final = frozenset(("tools/call", "prompts/get"))
@@ -259,7 +318,7 @@ Arguments: TypeAlias = Mapping[str, Any]
 class ApprovalDecision:
     """What a person said to one proposal."""
 
-    __slots__ = ("approved", "proposer", "target", "method", "context", "params", "by", "at")
+    __slots__ = ("approved", "proposer", "target", "method", "context", "params", "by", "at", "caller")
 
     def __init__(
         self,
@@ -272,14 +331,15 @@ class ApprovalDecision:
         *,
         by: str = "",
         at: float = 0.0,
+        caller: str = "",
     ) -> None:
         self.approved, self.proposer, self.target = approved, proposer, target
         self.method, self.context, self.params = method, context, dict(params)
-        self.by, self.at = by, at
+        self.by, self.at, self.caller = by, at, caller
 
     @property
     def key(self) -> Key:
-        return self.proposer, self.target, self.method, self.context
+        return self.caller, self.target, self.method, self.context
 
     @property
     def arguments(self) -> Arguments:
@@ -334,8 +394,8 @@ class ApprovalRule:
         return all(self.bounds[name].covers(value) for name, value in arguments.items())
 
     def wire(self) -> dict[str, Any]:
-        proposer, target, method, context = self.key
-        about = {"proposer": proposer, "target": target, "method": method, "context": context}
+        caller, target, method, context = self.key
+        about = {"caller": caller, "target": target, "method": method, "context": context}
         bounds = self.bounds if not self.literal else None
         within: Any = {name: bound.wire() for name, bound in bounds.items()} if bounds is not None else "as approved"
         return {**about, "approvals": len(self.approvals), "within": within}
@@ -345,7 +405,8 @@ class ApprovalRules:
     """Decisions of people, and what follows from them.
 
     `enough` approvals of an operation make a rule. If the same arguments were decided twice, the last decision counts.
-    Tools that are dangerous, or may be, are never approved unless `dangerous` is True.
+    Tools that are dangerous, or may be, are never approved unless `dangerous` is True. What a guest proposes is never
+    approved: `Proposal.caller` is empty then.
     """
 
     def __init__(
@@ -374,6 +435,7 @@ class ApprovalRules:
             proposal.params,
             by=by,
             at=self._clock(),
+            caller=proposal.caller,
         )
         self.decisions = [*self.decisions[-MOST_DECISIONS + 1 :], decision]
 
@@ -381,7 +443,7 @@ class ApprovalRules:
         """Whether a person need not be asked. `tool` is the entry of the target's `tools/list`, for a tool call."""
         if proposal.method == "tools/call" and not self.dangerous and (tool is None or is_dangerous(tool)):
             return False
-        rule = self._rule((proposal.proposer, proposal.target or "", proposal.method, proposal.context))
+        rule = self._rule((proposal.caller, proposal.target or "", proposal.method, proposal.context))
         return rule is not None and rule.covers(_arguments(proposal.method, proposal.params))
 
     @property
@@ -391,6 +453,8 @@ class ApprovalRules:
         return [rule for key in keys if (rule := self._rule(key)) is not None]
 
     def _rule(self, key: Key) -> ApprovalRule | None:
+        if not key[0]:
+            return None
         mine = [decision for decision in self.decisions if decision.key == key]
         last_word = {_text(decision.arguments): decision.approved for decision in mine}
         approvals = [d.arguments for d in mine if d.approved and last_word[_text(d.arguments)]]
@@ -413,7 +477,7 @@ class ApprovalRules:
         """Read what `export` wrote. Rules are derived from the decisions again. Raises UsageError for anything else."""
         try:
             body = json.loads(text)
-            if body["version"] != VERSION:
+            if body["version"] not in (VERSION, WITHOUT_CALLERS):
                 raise ValueError(f"version {body['version']!r}")
             decisions = [_decision(found) for found in body["decisions"]]
         except (ValueError, TypeError, KeyError) as error:
@@ -438,10 +502,19 @@ def is_dangerous(tool: Mapping[str, Any]) -> bool:
 def _decision(found: Any) -> ApprovalDecision:
     approved, params = found["approved"], found["params"]
     proposer, target, method, context = texts = [found[name] for name in ("proposer", "target", "method", "context")]
-    if not isinstance(approved, bool) or not is_object(params) or not all(isinstance(text, str) for text in texts):
+    caller = found.get("caller", "")
+    if not isinstance(approved, bool) or not is_object(params) or not all(isinstance(t, str) for t in (*texts, caller)):
         raise ValueError("a decision with fields of other types")
     return ApprovalDecision(
-        approved, proposer, target, method, context, params, by=str(found.get("by", "")), at=float(found.get("at", 0))
+        approved,
+        proposer,
+        target,
+        method,
+        context,
+        params,
+        by=str(found.get("by", "")),
+        at=float(found.get("at", 0)),
+        caller=caller,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
+from defserve.auth.principals import LONGEST_ID, PARTICIPANT_PREFIX, is_token_id
 from defserve.core.json_values import is_array, is_object
 from defserve.protocols.mcpx.envelope import (
     CHAT,
@@ -148,6 +150,8 @@ class TopicView:
 
     def __init__(self, *, clock: Clock = time.time, misbehaved: Callable[[str, str], None] | None = None) -> None:
         self.me = ""
+        self.place = ""
+        """The gateway and the topic."""
         self.capabilities = Capabilities(())
         self.participants: dict[str, Capabilities] = {}
         self.authenticated: set[str] = set()
@@ -204,7 +208,7 @@ class TopicView:
         if kind.base == RESPONSE:
             return TopicResponse(envelope, kind, self.proposals.answered_by(envelope, self.me))
         if kind.base == PROPOSAL:
-            return self.proposals.add(envelope)
+            return self.proposals.add(envelope, self.caller_of(envelope.sender))
         if kind.base in (REJECT, WITHDRAW):
             return self._decided(envelope, kind)
         return Chat(envelope) if kind.base == CHAT else None
@@ -230,6 +234,11 @@ class TopicView:
     def _may_do(self, envelope: Envelope, proposal: Proposal) -> bool:
         held = self.capabilities if envelope.sender == self.me else self.participants.get(envelope.sender)
         return held is not None and held.allow(kind_of(REQUEST, proposal.method, proposal.params))
+
+    def caller_of(self, participant: str) -> str:
+        """The id of a participant's principal, with the gateway and the topic; empty if nobody vouches for its name."""
+        is_known = participant in self.authenticated and is_token_id(participant)
+        return _participant_id(participant, self.place) if is_known else ""
 
     # -- the gateway -------------------------------------------------------------------------------------
 
@@ -278,6 +287,23 @@ class TopicView:
         if is_authenticated:
             self.authenticated.add(id)
         return Presence(id, joined=True, is_other=not (was_authenticated and is_authenticated))
+
+
+def find_place(url: str) -> str:
+    """The gateway and the topic of an address, without its token."""
+    from urllib.parse import parse_qs, quote, urlsplit
+
+    parts = urlsplit(url)
+    host, topic = parts.netloc.rpartition("@")[2], parse_qs(parts.query).get("topic", [""])[0]
+    return f"{quote(host.lower(), safe=':[]')}{quote(parts.path, safe='/')}#{quote(topic, safe='')}"
+
+
+def _participant_id(name: str, place: str) -> str:
+    """The id of a participant's principal. A place has no `@`, so that no name can be read as another one elsewhere."""
+    if not place:
+        return f"{PARTICIPANT_PREFIX}{name}"
+    id = f"{PARTICIPANT_PREFIX}{name}@{place}"
+    return id if len(id) <= LONGEST_ID else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
 
 
 def _misplaced(kind: MessageKind, envelope: Envelope) -> str | None:

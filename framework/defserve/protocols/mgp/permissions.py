@@ -356,7 +356,7 @@ def format_question(
     order = sorted(plain, key=lambda key: key not in declared)
     shown: dict[str, Any] = _masked(plain, schema, schema, 0)
     lines = [
-        f"  {printable(_shortened(key, *NAME_EDGES))}: {printable(_shortened(str(shown[key])))}"
+        f"  {printable(shorten_text(key, *NAME_EDGES))}: {printable(shorten_text(str(shown[key])))}"
         for key in order[:MAX_ARGUMENTS]
     ]
     if len(order) > MAX_ARGUMENTS:
@@ -410,7 +410,8 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if is_object(value) else {}
 
 
-def _shortened(text: str, head: int = HEAD, tail: int = TAIL) -> str:
+def shorten_text(text: str, head: int = HEAD, tail: int = TAIL) -> str:
+    """A text for a person who decides: a long one with its beginning, its end and the length of what is left out."""
     # Blanks would push what follows out of sight.
     text = _BLANKS.sub(lambda run: f"… ({len(run[0])} blanks) …", text)
     left_out = len(text) - head - tail

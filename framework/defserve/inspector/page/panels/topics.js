@@ -11,6 +11,7 @@ import { Empty, ErrorNote } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 
 const KEPT = "defserve.topic"; // the address and the name of the topic; never the token
+const GONE = "gone";
 const kept = () => { try { return JSON.parse(localStorage.getItem(KEPT)) ?? {}; } catch { return {}; } };
 
 // The seat stays while other panels are shown: a proposal waits for five minutes only.
@@ -19,13 +20,14 @@ const store = createStore({ told: null, error: null, joining: null, where: null,
 export function join(url, topic, token) {
   leave();
   const asked = ask("topics.follow", { url, topic, token }, told => {
-    const before = new Set((store.get().told?.proposals ?? []).map(each => each.proposalId));
+    const before = new Set((store.get().told?.proposals ?? []).map(each => each.digest));
     for (const each of told.proposals) {
-      if (store.get().told && !before.has(each.proposalId) && each.status === "pending" && app.get().route.panel !== "topics") toast(`${each.proposer} proposes ${each.about || each.method}`);
+      if (store.get().told && !before.has(each.digest) && each.status === "pending" && app.get().route.panel !== "topics") toast(`${each.proposer} proposes ${each.what}`);
     }
-    // The chosen one stays: what comes meanwhile must not get the yes that was meant for another.
-    const known = told.proposals.some(each => each.proposalId === store.get().chosen);
-    store.set({ told, chosen: known ? store.get().chosen : (told.proposals.find(each => each.status === "pending") ?? told.proposals.at(-1))?.proposalId ?? null });
+    // The chosen one stays: what comes meanwhile must not get the yes that was meant for another. If it is gone, none is chosen.
+    const { chosen } = store.get(), known = told.proposals.some(each => each.digest === chosen);
+    const first = (told.proposals.find(each => each.status === "pending") ?? told.proposals.at(-1))?.digest ?? null;
+    store.set({ told, chosen: known ? chosen : chosen === null ? first : GONE });
   });
   store.set({ joining: asked, error: null, where: { url, topic } });
   localStorage.setItem(KEPT, JSON.stringify({ url, topic }));
@@ -55,7 +57,7 @@ const STATUS = {
   failed: ["warning", "bad", "tried"], declined: ["close", "bad", "proposed"], withdrawn: ["undo", "faint", "withdrew"], expired: ["clock", "faint", "proposed"],
 };
 const statusOf = proposal => STATUS[proposal.status] ?? ["question", "dim", proposal.status];
-const nameOf = proposal => `${proposal.to.length === 1 ? `${proposal.to[0]}.` : ""}${proposal.about || proposal.method}`;
+const nameOf = proposal => proposal.what;
 const outcome = proposal => ({ completed: `approved by ${proposal.by ?? "somebody"}`, fulfilled: `approved by ${proposal.by ?? "somebody"}`, declined: `declined${proposal.reason ? `: ${proposal.reason}` : ""}`, failed: proposal.error, withdrawn: proposal.reason, expired: "nobody decided in time" }[proposal.status] ?? "");
 
 function Join({ error, busy }) {
@@ -77,11 +79,11 @@ function Row({ proposal }) {
 
 function Detail({ proposal, busy, failed, able, reason, setReason }) {
   const waits = proposal.status === "pending";
-  return html`<div class="body"><p><b>${proposal.proposer}</b> ${waits ? "proposes that" : "proposed that"} <b>${proposal.to.join(", ") || "anyone"}</b> does <code>${proposal.about || proposal.method}</code>.</p>
-    <pre class="knote wraps" tabindex="0" aria-label="Arguments">${proposal.arguments}</pre>${proposal.arguments.endsWith("…") && html`<p class="small warn">Only the beginning is shown.</p>`}
-    ${waits ? html`<div class="row wrap tdecide"><${Button} primary keys="Y" busy=${busy === "approve"} onClick=${() => decide("approve", proposal.proposalId)}>Approve<//><${Button} keys="N" busy=${busy === "decline"} onClick=${() => decide("decline", proposal.proposalId, { reason })}>Decline<//>
+  return html`<div class="body"><p><b>${proposal.proposer}</b> ${waits ? "proposes that" : "proposed that"} <b>${proposal.to}</b> does <code class="wraps">${proposal.what}</code>.</p>
+    <pre class="knote wraps" tabindex="0" aria-label="Arguments">${proposal.arguments || "no arguments"}</pre>${proposal.warning && html`<p class="small warn">${proposal.warning}</p>`}
+    ${waits ? html`<div class="row wrap tdecide"><${Button} primary keys="Y" busy=${busy === "approve"} onClick=${() => decide("approve", proposal.digest)}>Approve<//><${Button} keys="N" busy=${busy === "decline"} onClick=${() => decide("decline", proposal.digest, { reason })}>Decline<//>
         <span class="in treason"><input class="bare" aria-label="Why it is declined" placeholder="why, for a decline" value=${reason} onInput=${event => setReason(event.target.value)} /></span></div>
-      ${able && html`<p class="small">${able.length ? "Several can do it. Who shall?" : "Nobody here can do it."}</p><div class="row wrap">${able.map(name => html`<${Button} small key=${name} onClick=${() => decide("approve", proposal.proposalId, { name })}>${name}<//>`)}</div>`}`
+      ${able && html`<p class="small">${able.length ? "Several can do it. Who shall?" : "Nobody here can do it."}</p><div class="row wrap">${able.map(name => html`<${Button} small key=${name} onClick=${() => decide("approve", proposal.digest, { name })}>${name}<//>`)}</div>`}`
       : html`<p class=${statusOf(proposal)[1]}>${proposal.status}${outcome(proposal) ? `, ${outcome(proposal)}` : ""}</p>${proposal.result && html`<pre class="knote wraps" tabindex="0" aria-label="Result">${proposal.result}</pre>`}`}
     ${failed && html`<${ErrorNote} error=${failed} />`}</div>`;
 }
@@ -103,17 +105,17 @@ function Seat({ state }) {
   const list = useRef(null);
   useLayoutEffect(() => setReason(""), [chosen]);
   const all = [...told.proposals].reverse(), waiting = all.filter(each => each.status === "pending"), over = all.filter(each => each.status !== "pending");
-  const current = all.find(each => each.proposalId === chosen);
-  const key = verb => () => { if (current?.status !== "pending") return false; decide(verb, current.proposalId, verb === "decline" ? { reason } : {}); return true; };
+  const current = all.find(each => each.digest === chosen);
+  const key = verb => () => { if (current?.status !== "pending") return false; decide(verb, current.digest, verb === "decline" ? { reason } : {}); return true; };
   useKeys({ y: key("approve"), n: key("decline"), escape: () => { if (!show) return false; setShow(""); return true; } });
   const groups = [{ key: "waiting", label: "Waiting", items: waiting }, { key: "over", label: "Over", items: over }].filter(group => group.items.length);
   return html`<${Panes} id="topics" class="p-topics" title="Topics" show=${show}>
     <${Pane} label="Proposals" class="tp-list"><div class="head"><h2>Topic</h2><code class="cut grow" title=${where.url}>${where.topic}</code><span class="tiny dim nowrap">${plural(told.participants.length, "participant")}</span><span class="only-m"><${Button} small icon="chat" onClick=${() => setShow("show-said")}>Chat<//></span><${Button} small onClick=${leave}>Leave<//></div>
       <div class="row wrap tpeople">${told.participants.map(each => html`<${Chip} key=${each.name} title=${`may send ${each.may.join(", ") || "nothing"}`}><span class="dot ok"></span>${each.name}${each.name === told.me ? ", you" : ""}<//>`)}</div>
-      ${all.length ? html`<${List} label="Proposals" id="topics" groups=${groups} keyOf=${each => each.proposalId} selected=${current?.proposalId} onSelect=${id => store.set({ chosen: id })} onOpen=${() => setShow("show-detail")} row=${proposal => html`<${Row} proposal=${proposal} />`} rowClass="titem" listRef=${list} />`
+      ${all.length ? html`<${List} label="Proposals" id="topics" groups=${groups} keyOf=${each => each.digest} selected=${current?.digest} onSelect=${id => store.set({ chosen: id })} onOpen=${() => setShow("show-detail")} row=${proposal => html`<${Row} proposal=${proposal} />`} rowClass="titem" listRef=${list} />`
         : html`<${Empty} icon="people" title="Nothing is proposed">What agents propose appears here.<//>`}<//>
     <${Pane} label="Proposal" class="tp-detail"><div class="head"><span class="only-m"><${Button} icon="left" plain label="Back to the proposals" onClick=${() => setShow("")} /></span><h2 class="cut">${current ? nameOf(current) : "Proposal"}</h2></div>
-      ${current ? html`<${Detail} key=${current.proposalId} proposal=${current} busy=${busy[current.proposalId]} failed=${failed[current.proposalId]} able=${able[current.proposalId]} reason=${reason} setReason=${setReason} />` : html`<div class="body"></div>`}<//>
+      ${current ? html`<${Detail} key=${current.digest} proposal=${current} busy=${busy[current.digest]} failed=${failed[current.digest]} able=${able[current.digest]} reason=${reason} setReason=${setReason} />` : html`<div class="body"></div>`}<//>
     <${Pane} label="Chat" class="tp-said"><div class="head"><span class="only-m"><${Button} icon="left" plain label="Back to the proposals" onClick=${() => setShow("")} /></span><h2>Chat</h2></div><${Said} told=${told} /><//><//>`;
 }
 
