@@ -221,7 +221,11 @@ LIMITS: list[tuple[CodeMode, str, str]] = [
         "x = []\nwhile True: x.append(call_tool('say', {'text': 'a' * 300}))",
         "more than 1000 bytes",
     ),
-    (CodeMode(output_bytes=1000), "x = ['a']\nfor _ in range(40): x = [x, x]\nx", "printed or returned more than it may"),
+    (
+        CodeMode(output_bytes=1000),
+        "x = ['a']\nfor _ in range(40): x = [x, x]\nx",
+        "printed or returned more than it may",
+    ),
 ]
 
 
