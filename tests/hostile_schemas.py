@@ -33,7 +33,7 @@ WIDE: dict[str, Json] = {
     "as many patterns": {
         "type": "object",
         "required": [*_NAMES],
-        "properties": dict.fromkeys(_NAMES, {"pattern": "[a-c]{9}"}),
+        "properties": {name: {"pattern": "[a-c]{9}"} for name in _NAMES},
     },
     "a long default": _taking({"default": [0] * 10 * MANY}),
     "a long name": {"type": "object", "properties": {"n" * 10 * MANY: {}}},
@@ -58,4 +58,29 @@ BROKEN: dict[str, Json] = {
     "a default without an end": _taking({"default": {"a": [[[[[[]]]]]]}, "$ref": 7}),
 }
 
-SCHEMAS: dict[str, Json] = {**WIDE, **BROKEN}
+_FEW = {f"x-{n}": 0 for n in range(900)}
+
+# Few values, and much to do for whoever makes a value that fits them.
+DENSE: dict[str, Json] = {
+    "branches that do not fit": _taking({"type": "array", "minItems": 2_000, "anyOf": [{}] * 900, **_FEW}),
+    "branches of branches": _taking({"anyOf": [{"anyOf": [{"minItems": 2_000, "type": "array"}] * 30}] * 30}),
+    "branches that refer to themselves": _taking(_ALIKE, **{"$defs": {"A": {"anyOf": [_ALIKE] * 900, **_FEW}}}),
+    "members that refer to themselves": _taking(
+        _ALIKE, **{"$defs": {"A": {"required": [*"abcdefgh"], "properties": dict.fromkeys("abcdefgh", _ALIKE)}}}
+    ),
+    "parts of parts": _taking(_ALIKE, **{"$defs": {"A": {"allOf": [{"allOf": [_FEW] * 3, **_FEW}] * 2}}}),
+    "items that differ": _taking({"type": "array", "minItems": 1_000, "uniqueItems": True, "items": {}}),
+    "numbers that differ": _taking(
+        {"type": "array", "minItems": 1_000, "uniqueItems": True, "items": {"type": "number"}}
+    ),
+    "choices that differ": _taking(
+        {"type": "array", "minItems": 1_000, "uniqueItems": True, "items": {"enum": [[n] for n in range(900)]}}
+    ),
+    "patterns": {
+        "type": "object",
+        "required": [f"k{n}" for n in range(400)],
+        "properties": {f"k{n}": {"type": "string", "pattern": "([a-c]{9}|x){5}", "minLength": 90} for n in range(400)},
+    },
+}
+
+SCHEMAS: dict[str, Json] = {**WIDE, **BROKEN, **DENSE}
