@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -13,10 +14,19 @@ from pydantic import BaseModel
 
 from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens, ToolError, UsageError
 from defserve.auth.principals import Principal
-from defserve.code_mode.extension import is_callable_by_name, signature
+from defserve.code_mode.extension import (
+    LONGEST_SIGNATURE,
+    _matching,  # pyright: ignore[reportPrivateUsage]
+    is_callable_by_name,
+    signature,
+)
 from defserve.protocols.mcp.tools import Tool, ToolOptions
+from defserve.proxying.items import RemoteTool
 from defserve.sandbox import monty
+from defserve.search.ranking import LONGEST_QUERY
 from tests.code_mode.peers import run, value
+from tests.effort import cpu_within
+from tests.hostile_schemas import SCHEMAS
 from tests.protocols.mgp.callers import ALICE, speaking
 from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw, text_of
 from tests.rows import for_each_row
@@ -126,6 +136,25 @@ def test_any_schema_can_be_described(properties: Json, definition: Any):
     assert text.startswith("def odd(")
 
 
+def remote(schema: Json) -> RemoteTool:
+    backend: Any = SimpleNamespace(id="far", prefix=SimpleNamespace(text=""), timeout=None)
+    return RemoteTool(backend, "far_tool", {"name": "tool", "inputSchema": schema, "outputSchema": schema})
+
+
+@for_each_row("name", list(SCHEMAS))
+def test_any_schema_of_another_server_is_described_in_little_time(name: str):
+    tool = remote(SCHEMAS[name])
+    assert len(signature(tool, DIALECT)) <= LONGEST_SIGNATURE
+    assert cpu_within(0.25, lambda: signature(tool, DIALECT))
+
+
+@for_each_row("name", ["a\ndef b(", "a\u2028b", "a) -> int: Adds.", "", "a b", "class-name", "n" * 500])
+def test_a_parameter_of_another_server_begins_no_line_of_its_own(name: str):
+    text = signature(remote({"type": "object", "properties": {name: {"type": "integer"}}}), DIALECT)
+    assert len(text.splitlines()) == 1
+    assert repr(name[:64]) in text
+
+
 def number() -> int:
     return 1
 
@@ -166,6 +195,20 @@ async def test_many_tools_are_described_briefly_and_not_all():
     assert len(lines) == 201
     assert lines[-1] == "# and 101 more: give a query"
     assert max(map(len, lines)) < 200
+
+
+@pytest.mark.anyio
+async def test_a_query_longer_than_a_few_sentences_is_refused():
+    async with raw(library()) as peer:
+        assert (await described(peer, query="whales " * 100))[0].startswith("def book_1(")
+        (told,) = await described(peer, query="q " * LONGEST_QUERY)
+    assert told == f"the query has more than {LONGEST_QUERY} characters; say it in a few words"
+
+
+def test_a_query_is_looked_for_once_in_each_tool_however_often_it_says_a_word():
+    tools = {f"book_{n}": Tool.of(number, ToolOptions(name=f"book_{n}", description="a " * 4_000)) for n in range(200)}
+    assert cpu_within(0.5, lambda: _matching(tools, " ".join(f"w{n}" for n in range(LONGEST_QUERY))))
+    assert _matching(tools, "book_7 book_7 BOOK_7 zebra")[0] == "book_7"
 
 
 @pytest.mark.anyio

@@ -215,6 +215,17 @@ LIMITS: list[tuple[CodeMode, str, str]] = [
     (CodeMode(calls=5), "import asyncio\nawait asyncio.gather(*[add(n) for n in range(9)])", "more than 5 tools"),
     (CodeMode(calls=5), "while True:\n    try: add(1)\n    except BaseException: pass", "more than 5 tools"),
     (CodeMode(calls=5), "while True:\n    try: nothing()\n    except NameError: pass", "more than 5 tools"),
+    (CodeMode(calls=5), "x = []\nwhile True: x.append(call_tool('add', {'a': 1}))", "more than 5 tools"),
+    (
+        CodeMode(argument_bytes=1000),
+        "x = []\nwhile True: x.append(call_tool('say', {'text': 'a' * 300}))",
+        "more than 1000 bytes",
+    ),
+    (
+        CodeMode(output_bytes=1000),
+        "x = ['a']\nfor _ in range(40): x = [x, x]\nx",
+        "printed or returned more than it may",
+    ),
 ]
 
 
@@ -224,6 +235,13 @@ async def test_code_beyond_a_limit_ends(options: CodeMode, code: str, expected: 
     async with shopping(code_mode=options) as peer:
         assert expected in failure(await run(peer, code))
         assert value(await run(peer, "add(1, 1)")) == 2  # the next run finds everything as it was
+
+
+async def test_arguments_that_are_longer_than_a_message_only_as_a_text_are_refused_before_they_are_written():
+    limits, shared = Limits(message=100_000), "x = ['a']\nfor _ in range(14): x = [x, x]\n"
+    async with shopping(limits=limits) as peer:
+        code = f"{shared}try:\n    say(x)\nexcept ValueError as error:\n    y = str(error)\ny"
+        assert value(await run(peer, code)) == "the arguments of say are longer than 100000 bytes"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from defserve.sandbox import monty
-from defserve.sandbox.callouts import Answer, Pause, Program, Workers
+from defserve.sandbox.callouts import Answer, CallBudget, Pause, Program, Workers
 from defserve.sandbox.job import Outcome, SandboxLimits
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
@@ -22,7 +22,7 @@ def workers() -> Iterator[Workers]:
 
 
 def program(workers: Workers, source: str, seconds: float = 2.0) -> Program:
-    return Program(workers, source, SandboxLimits(seconds=seconds), {"f", "g"}.__contains__, calls=50)
+    return Program(workers, source, SandboxLimits(seconds=seconds), {"f", "g"}.__contains__, CallBudget(50, 1_000_000))
 
 
 def paused(step: Pause | Outcome) -> Pause:
@@ -122,3 +122,43 @@ def test_values_cross_as_copies(workers: Workers):
     (second,) = paused(running.resume({call.id: Answer(given)})).calls
     assert (given, second.args) == ([1, 2, 3], ([1, 2, 3, 4],))
     assert ended(running.resume({second.id: Answer(None)})).value == [1, 2, 3, 4]
+
+
+# -- what calls may take --------------------------------------------------------------------------------
+
+
+DOUBLED = "x = ['a']\nfor _ in range(40): x = [x, x]\n"
+TOO_LARGE = [
+    "text = 'a' * 300_000\nwaiting = []\nfor _ in range(9): waiting.append(call_tool('f', {'a': text}))\n1",
+    "import asyncio\ntext = 'a' * 300_000\nawait asyncio.gather(*[f(text) for _ in range(9)])",
+    "f('a' * 1_200_000)",
+    "f(**{'a' * 600_000: 'b' * 600_000})",
+    "f(['a' * 300_000] * 9)",
+    f"{DOUBLED}f(x)",
+    f"{DOUBLED}f(b=x)",
+    f"{DOUBLED}f({{1: x}})",
+    f"{DOUBLED}class A: pass\na = A()\na.x = x\nf(a)",
+    f"{DOUBLED}await f(x)",
+]
+
+
+@pytest.mark.parametrize("source", TOO_LARGE)
+def test_a_program_whose_calls_hold_more_than_they_may_ends(workers: Workers, source: str):
+    outcome = ended(program(workers, source).start())
+    assert outcome.status == "error"
+    assert "take more than 1000000 bytes" in (outcome.error or "")
+
+
+def test_calls_that_nothing_waits_for_are_counted_when_they_are_made(workers: Workers):
+    running = program(workers, "waiting = []\nfor _ in range(60): waiting.append(call_tool('f'))\n1")
+    assert "more than 50 tools" in (ended(running.start()).error or "")
+    assert running.unmade == ()
+
+
+def test_a_call_that_was_answered_makes_room_for_the_next(workers: Workers):
+    running = program(workers, "for _ in range(4): f('a' * 900_000)\n'done'")
+    step = running.start()
+    for _ in range(4):
+        (call,) = paused(step).calls
+        step = running.resume({call.id: Answer(None)})
+    assert ended(step).value == "done"

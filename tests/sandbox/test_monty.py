@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sysconfig
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from defserve.sandbox import Outcome, SandboxLimits, confinement, jail, monty, run
 from defserve.sandbox.job import RunStop, make_job
+from tests.effort import calls_of
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
@@ -166,3 +170,46 @@ def test_a_package_that_is_not_there_is_explained(jailed: object) -> None:
     assert "none of the packages installed here" in (alone("import pydantic").error or "")
     assert "none of the packages installed here" in (run("import pydantic").error or "")
     assert "packages" not in (alone("1 / 0").error or "")
+
+
+# -- values that are small in the program and large as a text ---------------------------------------------
+
+
+DOUBLED = "x = ['a']\nfor _ in range(40): x = [x, x]\n"
+SHARED = [
+    f"{DOUBLED}x",
+    f"{DOUBLED}(x, x)",
+    f"{DOUBLED}{{'a': x}}",
+    "x = 'a'\nfor _ in range(40): x = frozenset([x, (x,)])\nx",
+    f"{DOUBLED}class A: pass\na = A()\na.x = x\n[a]",
+    f"{DOUBLED}from collections import namedtuple\nnamedtuple('P', 'a b')(x, {{1}})",
+    "['a' * 1_000_000] * 60_000",
+    "[ValueError('a' * 1_000_000)] * 60_000",
+    "from pathlib import Path\n[Path('a' * 1_000_000)] * 60_000",
+    "[b'a' * 1_000_000] * 60_000",
+    "[7 ** 4_000] * 60_000",
+]
+
+
+@for_each_row("source", SHARED)
+def test_a_value_that_is_large_only_as_a_text_is_refused_before_it_is_written(source: str) -> None:
+    assert alone(source, output_bytes=10_000).status == "output"
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(_json)
+def test_a_value_is_never_measured_as_larger_than_its_text(value: Any) -> None:
+    assert monty.measure_value(value, 10**9) <= len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+@given(_json, st.integers(0, 200))
+def test_the_measure_stops_where_it_is_told_to(value: Any, most: int) -> None:
+    whole = monty.measure_value(value, 10**9)
+    assert (monty.measure_value(value, most) > most) is (whole > most)
+    assert calls_of(lambda: monty.measure_value([value] * 100_000, most)) < 100 + 20 * most

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from typing import Any
 
 import pytest
@@ -14,8 +16,11 @@ from starlette.testclient import TestClient
 from defserve import Limits, Principal, Server, StaticTokens, ToolError, dangerous
 from defserve.protocols.mgp import errors
 from defserve.serve.http.other_endpoints import RestFailure
+from defserve.server import rest
+from defserve.server.openapi_document import openapi
 from tests.asgi import Web
 from tests.export import shop
+from tests.waiting import until
 
 BASE = "http://localhost"
 
@@ -254,3 +259,48 @@ def test_the_document_follows_what_the_server_offers():
     assert "/tools/price" not in client.get("/openapi.json").json()["paths"]
     server.add_tool(shop.price)
     assert "/tools/price" in client.get("/openapi.json").json()["paths"]
+
+
+@pytest.mark.anyio
+async def test_while_a_document_is_made_others_are_answered_and_whoever_wants_it_too_waits_for_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    may_end, made = threading.Event(), list[str]()
+
+    def slow(*given: Any, **options: Any) -> dict[str, Any]:
+        made.append(threading.current_thread().name)
+        assert may_end.wait(30)
+        return openapi(*given, **options)
+
+    monkeypatch.setattr(rest, "openapi", slow)
+    server = Server("front", "1")
+    server.tool(shop.greet)
+    app = server.asgi(rest=True)
+    first, second = (Web(app, "/openapi.json").begin("GET") for _ in range(2))
+    await until(lambda: bool(made))
+    other = Web(app, "/tools/greet").begin("POST")
+    await other.ended()
+    assert other.status == 200 and not first.complete and not second.complete
+    may_end.set()
+    for one in (first, second):
+        await one.ended()
+        assert "/tools/greet" in json.loads(one.body)["paths"]
+    assert len(made) == 1 and made[0] != threading.current_thread().name
+
+
+def test_a_document_longer_than_a_response_is_refused():
+    server = Server("large", "1", limits=Limits(response=1000))
+    server.tool(shop.greet)
+    answer = client_of(server).get("/openapi.json")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "limit_exceeded")
+    assert "the document is larger than 1000 bytes" in answer.json()["error"]["message"]
+
+
+def test_a_document_that_cannot_be_made_is_an_error_with_a_body(monkeypatch: pytest.MonkeyPatch):
+    def fail(*given: Any, **options: Any) -> dict[str, Any]:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(rest, "openapi", fail)
+    answer = client_of(Server("s", "1")).get("/openapi.json")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "internal_error")
+    assert "secret" not in answer.text

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from defserve.binding.json_schemas import rebuilt, walk
 from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, pattern_problem
 from defserve.binding.problems import alternatives, counted, did_you_mean, is_secret, kind_of, shown, spell_path
-from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
+from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required
 from defserve.errors import BadArguments, Problem, UsageError
 
 if TYPE_CHECKING:
@@ -91,8 +91,9 @@ class ExplicitArguments:
                 raise wrong(
                     f"the schema has {name!r}, but the function does not", f"add a parameter {name!r} or **rest"
                 )
+        stated = read_required(schema)
         for name in (name for name, needed in required.items() if needed):
-            if name not in schema.get("required", ()):
+            if name not in stated:
                 raise wrong(
                     f"parameter {name!r} has no default, but the schema does not require it",
                     f'add it to "required", or write {name}=None',

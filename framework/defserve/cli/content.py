@@ -20,7 +20,7 @@ from typing import Any, Final
 from defserve.cli.exits import OK, WRONG
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Block, Data, Line, Part, Written, text_of
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import is_array, is_object, read_required
 from defserve.errors import UsageError
 
 MEDIA: Final = ("image", "audio")
@@ -192,7 +192,7 @@ def _arguments(arguments: list[dict[str, Any]]) -> Iterator[list[Part]]:
 
 
 def _parameters(schema: dict[str, Any]) -> Iterator[list[Part]]:
-    required: list[str] = schema.get("required") or []
+    required = read_required(schema)
     properties: dict[str, Any] = schema.get("properties") or {}
     for name, property in properties.items():
         shown: list[Part] = [f"{name}: ", (type_name(property), "type")]

@@ -22,7 +22,7 @@ from defserve.cli.screen_blocks import Line, counted
 from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline, agrees, settled
 from defserve.client.mgp.server_claims import ListedSecurity
 from defserve.client.replies import object_of, texts_of
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import is_array, is_object, read_required
 from defserve.errors import ToolError, UsageError
 from defserve.protocols.mgp.permissions import format_question
 
@@ -249,8 +249,9 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
     if beside is None:
         tell("", *_lines(message))
     content: dict[str, Any] = {}
+    required = read_required(schema)
     for name, field in properties.items():
-        is_required = name in (schema.get("required") or [])
+        is_required = name in required
         label = _label(name, field, is_lone=len(properties) == 1) if beside is None else beside
         answer = _answer(label, field, is_required and "default" not in field, read)
         if isinstance(answer, Decision):

@@ -19,6 +19,7 @@ from defserve.protocols.mcp.app_policy import is_for_views
 from defserve.protocols.mcp.errors import ERROR_KEY, tool_failure, ungrouped
 from defserve.protocols.mcp.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
+from defserve.sandbox.monty import measure_value
 
 CALL_TOOL: Final = "call_tool"
 
@@ -124,6 +125,9 @@ class BadCall(Exception):
 def as_json(out: CallOut, limits: Limits) -> CallOut:
     """The call with a JSON copy of its arguments, within the limits of messages. Raises BadCall."""
     given, name = {"args": out.args, "kwargs": out.kwargs}, out.name
+    too_long = BadCall("ValueError", f"the arguments of {name} are longer than {limits.message} bytes")
+    if measure_value(given, limits.message) > limits.message:
+        raise too_long
     if (odd := _odd(given, limits.depth)) is not None:
         raise BadCall("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
     try:
@@ -132,7 +136,7 @@ def as_json(out: CallOut, limits: Limits) -> CallOut:
     except (PydanticSerializationError, ValueError) as error:
         raise BadCall("ValueError", f"the arguments of {name} are not JSON: {error}") from None
     if len(data) > limits.message:
-        raise BadCall("ValueError", f"the arguments of {name} are longer than {limits.message} bytes")
+        raise too_long
     if (problem := excess(copy, limits.depth, limits.keys)) is not None:
         raise BadCall("ValueError", f"the arguments of {name}: {problem}")
     return replace(out, args=tuple(copy["args"]), kwargs=copy["kwargs"])

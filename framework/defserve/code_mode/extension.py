@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import islice
 from keyword import iskeyword
@@ -15,7 +15,7 @@ from defserve.code_mode.calls import may_be_seen
 from defserve.code_mode.run import CodeMode, CodeRun, RunPlace
 from defserve.core.call import Call
 from defserve.core.extension import Extension
-from defserve.core.json_values import is_array, is_mapping, is_object
+from defserve.core.json_values import is_array, is_mapping, is_object, read_required
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import ToolError, UsageError
@@ -25,6 +25,9 @@ from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from defserve.sandbox.job import Outcome
+from defserve.sandbox.monty import measure_value
+from defserve.search.entries import LONGEST_TEXT
+from defserve.search.ranking import LONGEST_QUERY, MOST_WORDS
 
 RUN, DESCRIBE = "run_code", "describe_tools"
 
@@ -121,6 +124,8 @@ class CodeModeExtension(Extension):
             )
             return "\n".join(islice(known, MOST_DESCRIBED))
         if query:
+            if len(query) > LONGEST_QUERY:
+                raise ToolError(f"the query has more than {LONGEST_QUERY} characters; say it in a few words")
             found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
             seen = {name: seen[name] for name in found if name in seen}
         shown = list(seen.values())[:MOST_DESCRIBED]
@@ -190,8 +195,9 @@ def _failure(outcome: Outcome, note: str) -> str:
 
 def _matching(tools: dict[str, Tool], query: str) -> list[str]:
     """The tools with the most words of a query in their name or description."""
-    words = [word for word in query.lower().split() if word]
-    hits = {name: sum(word in f"{name} {tool.description}".lower() for word in words) for name, tool in tools.items()}
+    words = list(dict.fromkeys(query.lower().split()))[:MOST_WORDS]
+    texts = ((name, f"{name} {tool.description}"[:LONGEST_TEXT].lower()) for name, tool in tools.items())
+    hits = {name: sum(word in text for word in words) for name, text in texts}
     return sorted((name for name, count in hits.items() if count), key=lambda name: -hits[name])
 
 
@@ -204,6 +210,10 @@ TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"
 MOST_PARTS, LONGEST = 100, 300
 LONGEST_SIGNATURE = 4_000
 FIRST_LINE = 120
+KINDS = (*TYPES, "array", "object")
+
+# Of the parameters of one tool. The schema may be another server's, of any width.
+MAX_PARAMETERS, MAX_PARAMETER_NAME = 100, 64
 
 
 def signature(tool: Tool, dialect: Dialect, *, brief: bool = False) -> str:
@@ -236,14 +246,26 @@ def is_callable_by_name(name: str) -> bool:
 
 def _parameters(schema: Mapping[str, Any]) -> Iterator[str]:
     properties: Any = schema.get("properties")
-    required: Any = schema.get("required") or ()
-    types = _Types(schema)
-    for name, member in properties.items() if is_object(properties) else ():
-        text = f"{name}: {types.text(member)}"
+    required, types = read_required(schema), _Types(schema)
+    if not is_object(properties):
+        return
+    for name, member in islice(properties.items(), MAX_PARAMETERS):
+        text = f"{_name(name)}: {types.text(member)}"
         if name in required:
             yield text
         else:
-            yield f"{text} = {member.get('default')!r}" if is_mapping(member) else f"{text} = None"
+            yield f"{text} = {_literal(member.get('default'))}" if is_mapping(member) else f"{text} = None"
+    if len(properties) > MAX_PARAMETERS:
+        yield f"… {len(properties) - MAX_PARAMETERS} more"
+
+
+def _name(name: str) -> str:
+    """A parameter as it is called. What is no identifier is quoted: a line break in it would begin another tool."""
+    return name if len(name) <= MAX_PARAMETER_NAME and name.isidentifier() else _literal(name[:MAX_PARAMETER_NAME])
+
+
+def _literal(value: Any) -> str:
+    return repr(value) if measure_value(value, LONGEST) <= LONGEST else "…"
 
 
 class _Types:
@@ -259,28 +281,36 @@ class _Types:
 
     def _spelled(self, schema: Mapping[str, Any]) -> str:
         if isinstance(ref := schema.get("$ref"), str):
-            return self.text(self._referred(ref))
+            return self.text(self._referred(ref)) if len(ref) <= LONGEST else "Any"
         if "const" in schema:
-            return f"Literal[{schema['const']!r}]"
+            return f"Literal[{_literal(schema['const'])}]"
         if is_array(values := schema.get("enum")):
-            return f"Literal[{', '.join(map(repr, values))}]"
+            return f"Literal[{', '.join(map(_literal, values))}]" if len(values) <= MOST_PARTS else "Any"
         for keyword in ("anyOf", "oneOf"):
             if is_array(members := schema.get(keyword)):
-                return " | ".join(dict.fromkeys(map(self.text, members)))
+                return self._joined(members)
         kind: Any = schema.get("type")
         if is_array(kind):
-            return " | ".join(self.text({**schema, "type": one}) for one in kind)
+            return self._joined([{**schema, "type": one} for one in kind]) if len(kind) <= len(KINDS) else "Any"
         if kind == "array":
             return f"list[{self.text(schema['items'])}]" if "items" in schema else "list"
         if kind == "object":
             return self._object(schema)
         return TYPES.get(kind, "Any") if isinstance(kind, str) else "Any"
 
+    def _joined(self, members: Sequence[Any]) -> str:
+        # More than are spelled out is too long, or the same.
+        return " | ".join(dict.fromkeys(map(self.text, members[:MOST_PARTS]))) or "Any"
+
     def _object(self, schema: Mapping[str, Any]) -> str:
         properties: Any = schema.get("properties")
+        if is_object(properties) and len(properties) > MOST_PARTS:
+            return "dict"
         if is_object(properties) and properties:
-            required: Any = schema.get("required") or ()
-            members = (f"{n!r}{'' if n in required else '?'}: {self.text(one)}" for n, one in properties.items())
+            required = read_required(schema)
+            members = (
+                f"{_literal(n)}{'' if n in required else '?'}: {self.text(one)}" for n, one in properties.items()
+            )
             return f"{{{', '.join(members)}}}"
         values = schema.get("additionalProperties")
         return f"dict[str, {self.text(values)}]" if is_mapping(values) else "dict"

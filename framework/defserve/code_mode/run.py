@@ -15,7 +15,7 @@ from defserve.limits import Limits
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.client_requests import AsksParked, ParkedWork, Parking
 from defserve.protocols.mcp.tools import Tool, inner_call
-from defserve.sandbox.callouts import Answer, CallOut, Pause, Program, Workers
+from defserve.sandbox.callouts import Answer, CallBudget, CallOut, Pause, Program, Workers
 from defserve.sandbox.job import Outcome, SandboxLimits
 
 # How many of the calls are named in an error.
@@ -45,7 +45,8 @@ class CodeRun:
         limits = SandboxLimits(
             seconds=options.compute_seconds, memory_bytes=options.memory_bytes, output_bytes=options.output_bytes
         )
-        self._program = Program(place.workers, source, limits, self._is_known, options.calls)
+        budget = CallBudget(options.calls, options.argument_bytes)
+        self._program = Program(place.workers, source, limits, self._is_known, budget)
         self._calls: dict[int, asyncio.Task[Answer]] = {}
         self._requests: dict[int, CallOut | BadCall] = {}
         self._inner: set[InnerCall] = set()
@@ -69,12 +70,8 @@ class CodeRun:
     async def run(self) -> Outcome:
         """Never raises for what the code does."""
         try:
-            step, left = await self._turn(self._program.start), self._options.calls
+            step = await self._turn(self._program.start)
             while isinstance(step, Pause):
-                left -= len(step.calls)
-                if left < 0:
-                    most = f"the code has called more than {self._options.calls} tools"
-                    return Outcome("error", stdout=self._program.printed, error=most)
                 for out in step.calls:
                     self._begin(out)
                 if not self._calls:
@@ -237,6 +234,8 @@ class CodeMode:
     """The most that the code itself may have."""
     calls: int = 100
     """How many tools one run may call."""
+    argument_bytes: int = 16 * MiB
+    """What the arguments of its calls may take as long as they have no answer. One byte more ends the run."""
     at_once: int = 8
     """How many of them may run at the same time."""
     workers: int = 8

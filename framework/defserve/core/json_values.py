@@ -29,6 +29,16 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if is_array(value) else [value]
 
 
+def read_required(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The names in the `required` of a schema, to be asked for each of its properties.
+
+    Who wrote the schema may be another server: its list may hold anything, and be as long as a message. Looking for
+    each of many properties in it would be a product of both lengths.
+    """
+    names: Any = schema.get("required")
+    return frozenset(name for name in names if isinstance(name, str)) if is_array(names) else frozenset()
+
+
 def excess(value: Any, depth: int, keys: int) -> str | None:
     """Why a message may not hold this decoded value: too deep, too wide, or an infinity in it. Else None."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
-from defserve.core.json_values import JsonSchema, as_list, is_object
+from defserve.core.json_values import JsonSchema, as_list, is_object, read_required
 from defserve.openapi.names import argument_name
 from defserve.openapi.operations import Body, Operation, Parameter
 from defserve.openapi.schema_dialect import OF_FIELD, cleaned
@@ -133,7 +133,7 @@ def _of_body(plan: BodyArguments, body: Body) -> tuple[dict[str, JsonSchema], li
         return {plan.whole: _described(schema, body.description)}, [plan.whole] if plan.required else []
     properties: dict[str, JsonSchema] = plan.schema["properties"]
     found = {name: _filed(field, properties[field], plan.files) for name, field in plan.fields.items()}
-    needed = plan.schema.get("required", ())
+    needed = read_required(plan.schema)
     return found, [name for name, field in plan.fields.items() if plan.required and field in needed]
 
 

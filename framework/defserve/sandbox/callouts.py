@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from defserve.sandbox.job import EXPLANATION, Outcome, RunStop, SandboxLimits
-from defserve.sandbox.monty import GRACE, PrintedText, engine, failed, kill, killed, valued
+from defserve.sandbox.monty import GRACE, PrintedText, engine, failed, kill, killed, measure_value, valued
 
 if TYPE_CHECKING:
     from pydantic_monty import ExternalResult, ExternalSettledResult, Monty, MontySession, SyncSnapshot
@@ -36,6 +36,16 @@ class CallOut:
     kwargs: dict[str, Any]
     line: int
     deferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallBudget:
+    """What the calls of one program may take. One more, or one byte more, ends it."""
+
+    calls: int
+    """How many it may make."""
+    argument_bytes: int
+    """What the arguments of those without an answer may take: the host keeps them so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +103,12 @@ class Program:
     """
 
     def __init__(
-        self, workers: Workers, source: str, limits: SandboxLimits, is_known: Callable[[str], bool], calls: int
+        self, workers: Workers, source: str, limits: SandboxLimits, is_known: Callable[[str], bool], budget: CallBudget
     ) -> None:
         self._workers, self._source, self._limits, self._is_known = workers, source, limits, is_known
-        self._suspensions = 1_000 + 4 * calls
+        self._budget, self._made = budget, 0
+        self._unanswered: dict[int, int] = {}  # id of a call → bytes of its arguments
+        self._suspensions = 1_000 + 4 * budget.calls
         self._awaited = AwaitedCalls(source)
         self._printed = PrintedText(limits.output_bytes)
         self._stop, self._turn = RunStop(), threading.Lock()
@@ -117,6 +129,8 @@ class Program:
 
     def resume(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
         """Go on with answers to calls, by their ids, to the next pause or to the end."""
+        for id in answers:
+            self._unanswered.pop(id, None)
         return self._advanced(lambda: self._answered({id: answer.result for id, answer in answers.items()}))
 
     def park(self) -> int:
@@ -209,7 +223,10 @@ class Program:
             else:
                 name, start = str(at.function_name), at.position.start
                 deferred = at.allow_eager_await or self._awaited.is_deferred(start, name)
-                calls.append(CallOut(at.call_id, name, at.args, at.kwargs, self._awaited.line(start), deferred))
+                out = CallOut(at.call_id, name, at.args, at.kwargs, self._awaited.line(start), deferred)
+                if (problem := self._count(out)) is not None:
+                    return Outcome("error", error=problem)
+                calls.append(out)
                 if not deferred:
                     self._at = at
                     return Pause(tuple(calls), at.call_id)
@@ -217,6 +234,21 @@ class Program:
                 at = at.resume(pending)
         self.unmade = tuple(calls)
         return valued(self._value(at.output), self._limits.output_bytes)
+
+    def _count(self, out: CallOut) -> str | None:
+        """Charge a call to the budget when it is made: a program may make many before it waits. Else why it ends."""
+        budget, self._made = self._budget, self._made + 1
+        if self._made > budget.calls:
+            return f"the code has called more than {budget.calls} tools; call fewer in one run"
+        left = budget.argument_bytes - sum(self._unanswered.values())
+        size = measure_value((out.args, out.kwargs), left)
+        if size > left:
+            return (
+                f"the arguments of the calls that have no answer yet take more than {budget.argument_bytes} bytes "
+                f"(line {out.line}); await calls before you make more, or give them less"
+            )
+        self._unanswered[out.id] = size
+        return None
 
     def _value(self, last: Any) -> Any:
         """The value of the last line or, if that has none, of the variable `result`."""

@@ -12,12 +12,13 @@ import signal
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import from_json
 
@@ -160,6 +161,8 @@ def failed(error: MontyRuntimeError | MontySyntaxError) -> Outcome:
 
 def valued(value: Any, most: int) -> Outcome:
     """The outcome of a program that ended with a value of at most so many bytes."""
+    if measure_value(value, most) > most:
+        return Outcome("output", error=EXPLANATION["output"])
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         if len(text.encode("utf-8")) > most:
@@ -176,3 +179,39 @@ def _represented(value: Any) -> Outcome:
         return Outcome("error", error="the program's value is nested too deeply or is not JSON")
     except ValueError as error:  # an integer with too many digits
         return Outcome("error", error=f"the value has no text: ValueError: {error}")
+
+
+def measure_value(value: Any, most: int) -> int:
+    """The least that a value of a program takes as text, in bytes. It stops counting above `most`.
+
+    What a program holds once and names often crosses once, and takes its place in a text each time: forty lists, each
+    with the one before in it twice, would be a trillion. Whatever keeps, copies or writes a value measures it first.
+    """
+    size, waiting = 0, [value]
+    while waiting and size <= most:
+        one = waiting.pop()
+        if isinstance(one, str | bytes):
+            size += len(one) + 2
+            continue
+        inner = _parts_of(one)
+        size += 1 + (one.bit_length() // 4 if isinstance(one, int) else 0)
+        # Each part takes a byte at least: what is over without a look at them is not listed either.
+        if size + len(waiting) + len(inner) > most:
+            return most + 1
+        waiting += inner
+    return size
+
+
+def _parts_of(value: Any) -> Collection[Any]:
+    """What a value consists of, as far as its text shows it."""
+    if isinstance(value, dict):
+        return [*cast("dict[Any, Any]", value).keys(), *cast("dict[Any, Any]", value).values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return cast("Collection[Any]", value)
+    if isinstance(value, BaseException):
+        return value.args
+    if isinstance(value, PurePath):
+        return (str(value),)
+    from pydantic_monty import MontyClassProxy
+
+    return [value.attributes] if isinstance(value, MontyClassProxy) else ()

@@ -6,17 +6,29 @@ server still checks it. Every example is made from the constraints of its schema
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final
 
+from defserve.base.peer_bounds import cut_text
 from defserve.binding.patterns import PatternProblem, compile_pattern, search_pattern
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_mapping, is_object
 from defserve.protocols.mcp.tools import RETURNS_KEY, TAGS_KEY
 
+log = logging.getLogger("defserve")
+
 VERSION: Final = "3.0.3"
+
+# Of a schema that is translated, and of one that examples are made for. A mounted server may have written it.
+MAX_SCHEMA_VALUES: Final = 20_000
+MAX_EXAMPLE_SCHEMA_VALUES: Final = 2_000
+
+# Characters of a tool's name and of a reason that a warning repeats.
+MAX_NAME: Final = 128
+MAX_REASON: Final = 300
 
 ERROR_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -54,7 +66,8 @@ def openapi(
 ) -> dict[str, Any]:
     """The document for a server that describes itself by `info` and lists `tools`.
 
-    `base` is the path in front of `/tools`; `authorized`: callers need a bearer token.
+    `base` is the path in front of `/tools`; `authorized`: callers need a bearer token. A tool whose schemas cannot be
+    translated, or are too wide, is left out, and a warning says so.
     """
     schemas: dict[str, Any] = {
         "Error": ERROR_SCHEMA,
@@ -62,9 +75,22 @@ def openapi(
         "ToolInput": {"type": "object", "description": "The tool's arguments by name."},
         "ToolOutput": {"type": "object", "required": ["result"], "properties": {"result": {}}},
     }
-    paths: dict[str, Any] = {
-        f"/tools/{tool['name']}": {"post": _operation(tool, schemas, authorized)} for tool in tools
-    }
+    paths: dict[str, Any] = {}
+    for tool in tools:
+        components: dict[str, Any] = {}
+        try:
+            _refuse_wide(tool)
+            operation = _operation(tool, components, authorized)
+        except Exception as error:  # whatever a schema that is none makes of it: a mounted server may have written it
+            log.warning(
+                "the OpenAPI document leaves out the tool %r: its schema cannot be translated (%s); callers that know "
+                "its name can still call it. Correct the schema where the tool is declared",
+                cut_text(str(tool.get("name")), MAX_NAME),
+                cut_text(f"{type(error).__name__}: {error}", MAX_REASON),
+            )
+            continue
+        schemas |= components
+        paths[f"/tools/{tool['name']}"] = {"post": operation}
     paths["/tools/{tool_name}"] = {"post": _any_tool(paths, authorized)}
     document: dict[str, Any] = {
         "openapi": VERSION,
@@ -78,6 +104,25 @@ def openapi(
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"bearer": []}]
     return document
+
+
+def _refuse_wide(tool: Mapping[str, Any]) -> None:
+    for member in ("inputSchema", "outputSchema"):
+        if count_values(tool.get(member), MAX_SCHEMA_VALUES) > MAX_SCHEMA_VALUES:
+            raise ValueError(f"its {member} has more than {MAX_SCHEMA_VALUES} values")
+
+
+def count_values(value: Any, most: int) -> int:
+    """How many values a JSON value consists of, itself included. It stops counting above `most`."""
+    count, waiting = 0, [value]
+    while waiting and count <= most:
+        one = waiting.pop()
+        count += 1
+        inner: Collection[Any] = one.values() if is_mapping(one) else one if is_array(one) else ()
+        if count + len(waiting) + len(inner) > most:
+            return most + 1
+        waiting += inner
+    return count
 
 
 def _info(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,6 +338,12 @@ MOST_ITEMS: Final = 1_000
 # The most values in one example: a schema that refers to itself several times has no end.
 MOST_VALUES: Final = 3_000
 
+# The most steps for one example: members that are copied, branches that are tried, items that are compared.
+MAX_STEPS: Final = 100_000
+
+# How many steps a text for a pattern counts as: the pattern is parsed, and tried with up to so many repeats.
+PATTERN_STEPS: Final = 500
+
 # The schema's own examples, which a server that is mounted here may have written.
 MAX_GIVEN: Final = 5
 MAX_GIVEN_BYTES: Final = 16_384
@@ -321,6 +372,10 @@ class Impossible(ValueError):
     """Nothing that fits was found."""
 
 
+class Exhausted(Exception):
+    """The steps are used up. No other branch is tried."""
+
+
 def examples(schema: Mapping[str, Any]) -> list[Any]:
     """One value with the required members and one with all, as far as they differ and could be made.
 
@@ -330,6 +385,9 @@ def examples(schema: Mapping[str, Any]) -> list[Any]:
     from defserve.binding.explicit_schema import find_errors
 
     found: list[Any] = []
+    checked = [value for keyword, value in schema.items() if keyword != "examples"]
+    if count_values(checked, MAX_EXAMPLE_SCHEMA_VALUES) > MAX_EXAMPLE_SCHEMA_VALUES:
+        return found
     for candidate in _candidates(schema):
         try:
             fits = candidate not in found and not find_errors(candidate, dict(schema), 1, with_formats=True)
@@ -363,16 +421,22 @@ def _is_short(value: Any) -> bool:
 
 
 class Maker:
-    """Makes one value. A `whole` one has its optional members too."""
+    """Makes one value. A `whole` one has its optional members too. Each method raises Exhausted after MAX_STEPS."""
 
     def __init__(self, root: Mapping[str, Any], whole: bool) -> None:
-        self._root, self._whole, self._left = root, whole, MOST_VALUES
+        self._root, self._whole, self._left, self._steps = root, whole, MOST_VALUES, MAX_STEPS
+
+    def _charge(self, steps: int) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise Exhausted
 
     def value(self, schema: Any, depth: int) -> Any:
         """A value for a schema. Raises Impossible."""
         self._left -= 1
         if self._left < 0:
-            raise Impossible
+            raise Exhausted
+        self._charge(1)
         if schema is True or (is_mapping(schema) and not schema):
             return "anything"
         if not is_mapping(schema) or depth < 0:
@@ -391,6 +455,7 @@ class Maker:
 
     def _flat(self, schema: Mapping[str, Any], depth: int) -> JsonSchema:
         """The schema with its reference followed and its `allOf` merged in."""
+        self._charge(len(schema))
         flat = dict(schema)
         for _ in range(DEEPEST):
             if "$ref" not in flat and "allOf" not in flat:
@@ -398,7 +463,7 @@ class Maker:
             parts = [self._referred(flat.pop("$ref"))] if "$ref" in flat else []
             parts += flat.pop("allOf", [])
             for part in parts:
-                flat = _joined(flat, part)
+                flat = self._joined(flat, part)
         raise Impossible
 
     def _referred(self, reference: Any) -> Any:
@@ -406,6 +471,7 @@ class Maker:
         found: Any = self._root
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise Impossible
+        self._charge(len(reference))
         for step in reference.removeprefix("#").split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
             if not is_object(found) or step not in found:
@@ -414,18 +480,37 @@ class Maker:
         return found
 
     def _first(self, schema: JsonSchema, branches: str, depth: int) -> Any:
+        self._charge(len(schema) + len(schema[branches]))
         rest = {key: value for key, value in schema.items() if key != branches}
         # Null is the least helpful example, so it comes last.
         for branch in sorted(schema[branches], key=lambda b: is_mapping(b) and b.get("type") == "null"):
             try:
-                return self.value(_joined(rest, branch), depth - 1)
+                return self.value(self._joined(rest, branch), depth - 1)
             except (Impossible, Unmatched):
                 continue
         raise Impossible
 
+    def _joined(self, schema: JsonSchema, part: Any) -> JsonSchema:
+        """Both schemas in one, as far as that is possible."""
+        if part is True:
+            return schema
+        if not is_mapping(part):
+            raise Impossible
+        self._charge(len(schema) + len(part))
+        joined = {**schema, **part}
+        for member in ("properties", "$defs"):
+            if member in schema and member in part:
+                self._charge(len(schema[member]) + len(part[member]))
+                joined[member] = {**schema[member], **part[member]}
+        if "required" in schema and "required" in part:
+            self._charge(len(schema["required"]) + len(part["required"]))
+            joined["required"] = list(dict.fromkeys([*schema["required"], *part["required"]]))
+        return joined
+
     def text(self, schema: JsonSchema, depth: int) -> str:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         if "pattern" in schema:
+            self._charge(PATTERN_STEPS + 8 * len(schema["pattern"]))
             return matching(schema["pattern"], least)
         if schema.get("format") in FORMATS:
             return FORMATS[schema["format"]]
@@ -457,7 +542,7 @@ class Maker:
         rest = schema.get("items", {})
         while len(made) < wanted:
             item = self.value(rest, depth - 1)
-            made.append(_another(item, rest, made) if schema.get("uniqueItems") else item)
+            made.append(self._another(item, rest, made) if schema.get("uniqueItems") else item)
         return made
 
     def object(self, schema: JsonSchema, depth: int) -> dict[str, Any]:
@@ -479,39 +564,25 @@ class Maker:
             made["key1"] = self.value(extra, depth - 1)
         return made
 
-
-def _another(item: Any, schema: Any, known: list[Any]) -> Any:
-    """An item that is not among the known ones. Raises Impossible."""
-    choices: list[Any] = list(schema.get("enum") or []) if is_mapping(schema) else []
-    if isinstance(item, str):
-        choices += [item, *(f"{item}{number}" for number in range(2, len(known) + 3))]
-    elif isinstance(item, int | float) and not isinstance(item, bool):
-        choices += [item + number for number in range(len(known) + 2)]
-    for choice in [item, *choices]:
-        if choice not in known:
-            return choice
-    raise Impossible
+    def _another(self, item: Any, schema: Any, known: list[Any]) -> Any:
+        """An item that is not among the known ones. Raises Impossible."""
+        choices: list[Any] = list(schema.get("enum") or []) if is_mapping(schema) else []
+        if isinstance(item, str):
+            choices += [item, *(f"{item}{number}" for number in range(2, len(known) + 3))]
+        elif isinstance(item, int | float) and not isinstance(item, bool):
+            choices += [item + number for number in range(len(known) + 2)]
+        self._charge(len(choices))
+        for choice in [item, *choices]:
+            self._charge(len(known))
+            if choice not in known:
+                return choice
+        raise Impossible
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if named := [kind for kind in as_list(schema.get("type")) if kind in MAKERS]:
         return sorted(named, key=lambda kind: kind == "null")[0]
     return next((kind for member, kind in TELLING.items() if member in schema), "string")
-
-
-def _joined(schema: JsonSchema, part: Any) -> JsonSchema:
-    """Both schemas in one, as far as that is possible."""
-    if part is True:
-        return schema
-    if not is_mapping(part):
-        raise Impossible
-    joined = {**schema, **part}
-    for member in ("properties", "$defs"):
-        if member in schema and member in part:
-            joined[member] = {**schema[member], **part[member]}
-    if "required" in schema and "required" in part:
-        joined["required"] = list(dict.fromkeys([*schema["required"], *part["required"]]))
-    return joined
 
 
 # A keyword that only one type has.

@@ -66,6 +66,7 @@ class PageReply:
     """
 
     kind = HTML
+    later = None
 
     def __init__(self, about: About, address: str, everywhere: bool, kept: ByteCache[bytes]) -> None:
         self._about, self._address, self._everywhere, self._kept = about, address, everywhere, kept

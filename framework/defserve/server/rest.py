@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, Final
 
 from defserve.base.peer_bounds import ByteCache
@@ -22,34 +25,21 @@ from defserve.serve.sockets import HeaderList
 from defserve.server.openapi_document import openapi
 from defserve.version import VERSION
 
+log = logging.getLogger("defserve")
+
 # A caller that can do nothing but wait for the answer.
 OFFER: Final = Offer(
     STATELESS_VERSIONS[-1], {}, {"name": "rest", "version": VERSION}, stateless=True, key=("rest", VERSION)
 )
 MOST_BYTES: Final = 8 * 1024 * 1024
 
+# Stands for a reply that is waited for.
+PENDING: Final = b"{}"
+
 
 def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
     """How the tools of a server are served to callers that know only HTTP."""
-    documents = ByteCache[bytes](MOST_BYTES)
-
-    def document(below: str, call: Call) -> bytes:
-        """The OpenAPI document of the tools that a caller sees. Callers with the same view share its bytes."""
-        composition, dialect, registry = call.session.composition, dialect_of(call), mcp.tools.registry
-        views = composition.views(call)
-        key = below, views, registry.version
-        found = documents.get(key)
-        if found is None:
-            tools = [
-                composition.describe(tool, views, tool.describe(dialect))
-                for tool in registry
-                if composition.visible(call, tool)
-            ]
-            info = mcp.lifecycle.identity.info(dialect.version)
-            found = encode(openapi(info, tools, base=below, authorized=authorized))
-            documents.put(key, found, len(found) + len(below))
-        return found
-
+    documents = Documents(mcp, authorized)
     return RestRules(
         offer=OFFER,
         call=lambda name, arguments: (
@@ -57,7 +47,7 @@ def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
             RestWriter(lambda call, result: encode({"result": _value(result, call.subject)})),
         ),
         # A `tools/list` runs for its checks: who may not list the tools does not get the document. Its page is unused.
-        document=lambda below: (_request("tools/list", {}), RestWriter(lambda call, page: document(below, call))),
+        document=lambda below: (_request("tools/list", {}), DocumentWriter(documents, below)),
         scopes=mcp.tools.scopes,
     )
 
@@ -67,6 +57,7 @@ class RestWriter:
 
     kind = JSON
     headers: HeaderList = ()
+    later: Callable[[], Awaitable[Replied]] | None = None
 
     def __init__(self, write: Callable[[Call, Any], bytes]) -> None:
         self._write = write
@@ -89,6 +80,74 @@ class RestWriter:
     def _failed(self, failed: RestFailure) -> Replied:
         self.headers = failed.headers()
         return failed.body(), failed.status
+
+
+class Documents:
+    """The OpenAPI documents of a server. Callers with the same view share the bytes, and the work of making them."""
+
+    def __init__(self, mcp: MCP, authorized: bool) -> None:
+        self._mcp, self._authorized = mcp, authorized
+        self._made = ByteCache[bytes](MOST_BYTES)
+        self._being_made: dict[Hashable, asyncio.Future[bytes]] = {}
+
+    def find(self, below: str, call: Call) -> bytes | Awaitable[bytes]:
+        """The document of the tools that a caller sees. If it has to be made, that happens in a thread.
+
+        A mounted server may have written the schemas: translating them takes its time, which is not the loop's.
+        """
+        composition, dialect, registry = call.session.composition, dialect_of(call), self._mcp.tools.registry
+        views = composition.views(call)
+        key = below, views, registry.version
+        if (found := self._made.get(key)) is not None:
+            return found
+        making = self._being_made.get(key)
+        if making is not None and making.get_loop() is asyncio.get_running_loop():
+            return asyncio.shield(making)
+        tools = [
+            composition.describe(tool, views, tool.describe(dialect))
+            for tool in registry
+            if composition.visible(call, tool)
+        ]
+        info = self._mcp.lifecycle.identity.info(dialect.version)
+        work = partial(openapi, info, tools, base=below, authorized=self._authorized)
+        making = asyncio.ensure_future(self._make(key, call, lambda: encode(work()), len(below)))
+        # Who asked may be gone when it fails.
+        making.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._being_made[key] = making
+        return asyncio.shield(making)
+
+    async def _make(self, key: Hashable, call: Call, work: Callable[[], bytes], more: int) -> bytes:
+        try:
+            made = await call.engine.in_thread(work)
+            self._made.put(key, made, len(made) + more)
+            return made
+        finally:
+            self._being_made.pop(key, None)
+
+
+class DocumentWriter(RestWriter):
+    """The reply that is an OpenAPI document. `result` asks for it, and `later` waits for it."""
+
+    def __init__(self, documents: Documents, below: str) -> None:
+        super().__init__(self._find)
+        self._documents, self._below = documents, below
+
+    def _find(self, call: Call, page: Any) -> bytes:
+        found = self._documents.find(self._below, call)
+        if isinstance(found, bytes):
+            return found
+        self.later = partial(self._wait, found, call.session.composition.limits.response)
+        return PENDING
+
+    async def _wait(self, making: Awaitable[bytes], most: int) -> Replied:
+        try:
+            made = await making
+        except Exception:
+            log.exception("the OpenAPI document could not be made")
+            return self._failed(RestFailure("internal_error", "the document could not be made; the log says why"))
+        if len(made) <= most:
+            return made, None
+        return self._failed(RestFailure("limit_exceeded", f"the document is larger than {most} bytes"))
 
 
 def _request(method: str, params: Params) -> Request:

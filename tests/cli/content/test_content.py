@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.content import LONGEST, content_page, file_name, is_content, media_of, save
+from defserve.cli.content import LONGEST, content_page, file_name, is_content, media_of, save, signature
 from defserve.cli.screen_blocks import lines
 from defserve.errors import UsageError
+from tests.effort import cpu_within
+from tests.hostile_schemas import WIDE
+from tests.rows import for_each_row
 
 DATA = base64.b64encode(b"bytes").decode()
 
@@ -97,3 +100,8 @@ def test_a_name_never_leaves_its_folder_and_is_plain(name: str, kind: str):
 
 def test_saving_gives_the_path(tmp_path: Path):
     assert save(b"x", "../../etc/passwd", "text/plain", str(tmp_path)) == tmp_path / "passwd.txt"
+
+
+@for_each_row("name", list(WIDE))
+def test_a_tool_with_as_much_of_anything_as_a_server_can_list_is_written_in_little_time(name: str):
+    assert cpu_within(0.5, lambda: signature({"name": "far", "inputSchema": WIDE[name]}))

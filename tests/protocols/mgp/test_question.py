@@ -14,6 +14,8 @@ from pydantic import SecretStr
 import defserve
 from defserve.base.redaction import MASK, printable
 from defserve.protocols.mgp.permissions import HEAD, MAX_ARGUMENTS, TAIL, format_question
+from tests.effort import cpu_within
+from tests.hostile_schemas import SCHEMAS
 from tests.rows import for_each_row
 
 ANY: dict[str, Any] = {}
@@ -102,3 +104,10 @@ def test_one_function_words_every_question_about_a_call() -> None:
 
 def test_a_mask_is_not_taken_from_a_value() -> None:
     assert MASK not in format_question("x", {"name": "Authorization", "value": "x"}, declaring("name", "value"))
+
+
+@for_each_row("name", [*SCHEMAS, "choices without an end"])
+def test_a_question_about_a_tool_of_another_server_takes_little_time(name: str):
+    choices = {"properties": {"a": {"items": {"anyOf": [{}] * 50_000}}}}
+    arguments = {"a": [{"b": number} for number in range(2_000)]}
+    assert cpu_within(0.5, lambda: format_question("far", arguments, SCHEMAS.get(name, choices)))

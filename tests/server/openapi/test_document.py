@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from defserve.server.openapi_document import openapi, openapi_schema
+from defserve.server.openapi_document import examples, openapi, openapi_schema
 from defserve.tooling.listing import server_listing
+from tests.effort import cpu_within
 from tests.export import shop
+from tests.hostile_schemas import DENSE, SCHEMAS
 from tests.rows import for_each_row
 
 
@@ -98,3 +100,34 @@ def test_callers_are_told_of_the_token_they_need():
 )
 def test_what_openapi_says_in_other_words(schema: Any, said: dict[str, Any]):
     assert openapi_schema(schema, lambda reference: reference.removeprefix("#/$defs/")) == said
+
+
+# -- schemas of other servers ---------------------------------------------------------------------------
+
+
+def listed(name: str, member: str) -> list[dict[str, Any]]:
+    good: dict[str, Any] = {"name": "good", "inputSchema": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+    return [{"name": "far", "inputSchema": {"type": "object"}, member: SCHEMAS[name]}, good]
+
+
+@for_each_row(("name", "member"), [(name, member) for name in SCHEMAS for member in ("inputSchema", "outputSchema")])
+def test_no_schema_of_another_server_breaks_or_delays_the_document(name: str, member: str):
+    tools = listed(name, member)
+    assert "/tools/good" in openapi({"name": "front"}, tools)["paths"]
+    assert cpu_within(1.5, lambda: openapi({"name": "front"}, tools))
+
+
+@for_each_row("name", list(DENSE))
+def test_no_schema_takes_long_to_make_examples_for(name: str):
+    assert cpu_within(1.5, lambda: examples(DENSE[name]))
+
+
+@pytest.mark.parametrize("name", ["a bound that is a text", "as many branches"])
+def test_a_tool_whose_schema_cannot_be_translated_is_left_out_with_a_warning(
+    name: str, caplog: pytest.LogCaptureFixture
+):
+    made = openapi({"name": "front"}, listed(name, "inputSchema"))
+    assert "/tools/far" not in made["paths"] and not [part for part in made["components"]["schemas"] if "far" in part]
+    (told,) = caplog.messages
+    assert "leaves out the tool 'far'" in told and len(told) < 1_000
+    validate(made)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from defserve.base.hidden_characters import remove_hidden
@@ -14,7 +15,7 @@ from defserve.binding.explicit_schema import ExplicitArguments
 from defserve.binding.results import PackedResult, Returns
 from defserve.core.call import Call
 from defserve.core.extension import Next
-from defserve.core.json_values import as_list, is_array, is_object
+from defserve.core.json_values import as_list, is_array, is_object, read_required
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams, UsageError, did_you_mean
 from defserve.protocols.mcp.app_policy import is_for_views
@@ -296,10 +297,11 @@ def _evicted_text(answer: Params) -> str:
 
 def _line(tool: Params) -> str:
     schema = tool["inputSchema"]
-    required, properties = as_list(schema.get("required", ())), schema.get("properties")
+    required, properties = read_required(schema), schema.get("properties")
+    # More than that many, of two characters each, do not fit on the line.
+    shown = islice(properties.items(), MAX_LINE // 2) if is_object(properties) else ()
     arguments = [
-        f"{_on_one_line(name, MAX_NAME)}{'' if name in required else '?'}: {_type(about)}"
-        for name, about in (properties.items() if is_object(properties) else ())
+        f"{_on_one_line(name, MAX_NAME)}{'' if name in required else '?'}: {_type(about)}" for name, about in shown
     ]
     said = _on_one_line(tool["description"], MAX_LINE)
     sentence = said[: said.find(". ") + 1] or said

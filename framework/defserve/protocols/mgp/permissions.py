@@ -273,6 +273,8 @@ _BLANKS = re.compile(r"\s{40,}")
 MAX_ARGUMENTS = 100
 MAX_DEPTH = 12
 """How deep a schema is followed. What lies deeper is shown."""
+MAX_CHOICES = 100
+"""How many of the choices of one schema are looked at for members that are named like a secret."""
 
 FIX = "use a client that offers elicitation or MGP callbacks"
 
@@ -393,7 +395,8 @@ def _properties(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[s
     options: list[Any] = [found]
     for word in ("anyOf", "oneOf", "allOf"):
         if is_array(choices := found.get(word)):
-            options += choices
+            # It is asked for each object of the arguments, and a mounted server may have written the schema.
+            options += choices[:MAX_CHOICES]
     resolved = (_resolved(_object(option), root) for option in options)
     none: Mapping[str, Any] = {}
     return next((each for option in resolved if (each := _object(option.get("properties")))), none)

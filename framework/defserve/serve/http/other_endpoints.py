@@ -22,6 +22,7 @@ from defserve.auth.live_credentials import ENDED, BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
 from defserve.auth.proxy.site_messages import LARGEST_BODY, AuthSite, SiteRequest
 from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
+from defserve.core.call import Replied
 from defserve.core.json_values import excess, is_object
 from defserve.core.messages import Params, Request, encode
 from defserve.serve.http.exchange import STALL, ClientOutbox, Exchange, OutboundMessage
@@ -492,13 +493,16 @@ def _is_direct(headers: Headers) -> bool:
 class ShapedReply(Protocol):
     """How the reply to one request is encoded (a `serve.web_sessions.ReplyShape`). Its code is an HTTP status.
 
-    Read `headers` after the reply was encoded. `kind` is the header of its media type.
+    Read `headers` after the reply was encoded. `kind` is the header of its media type. `later`, if there is one then,
+    gives the reply that is sent instead: what takes long to encode is waited for, and does not hold up the loop.
     """
 
     @property
     def kind(self) -> Header: ...
     @property
     def headers(self) -> HeaderList: ...
+    @property
+    def later(self) -> Callable[[], Awaitable[Replied]] | None: ...
 
 
 async def answer_shaped(
@@ -520,6 +524,8 @@ async def answer_shaped(
         exchange.abandon()
         conversation.close()
     body, status = begun
+    if body and reply.later is not None:
+        body, status = await reply.later()
     if body:
         await exchange.respond(status or 200, body, reply.headers, kind=reply.kind)
     else:

@@ -12,7 +12,10 @@ from starlette.testclient import TestClient
 
 from defserve import AccessPolicy, Entry, Search, Server, ToolBudget, UsageError
 from defserve.errors import PeerError
+from defserve.protocols.mgp.meta_tools import loaded_text
 from defserve.proxying.items import RemoteTool
+from tests.effort import cpu_within
+from tests.hostile_schemas import SCHEMAS
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import META, Elsewhere, hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
@@ -271,3 +274,11 @@ async def test_the_tools_of_a_view_are_listed_for_its_host_and_found_by_no_searc
             await client.call(META[2], name="refresh_office_view", arguments={})
     async with server.connect(version) as plain:
         assert [tool["name"] for tool in await plain.tools()] == META
+
+
+@for_each_row("name", list(SCHEMAS))
+async def test_a_tool_with_any_schema_of_another_server_is_one_short_line(name: str):
+    tool = {"name": "far", "description": "x", "security": {"risk_level": "safe"}, "inputSchema": SCHEMAS[name]}
+    answer = {"status": "fulfilled", "tools_loaded": [tool], "tools_unavailable": []}
+    assert len(loaded_text(answer).splitlines()) == 2
+    assert cpu_within(0.25, lambda: loaded_text(answer))
