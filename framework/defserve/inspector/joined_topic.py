@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-<<<<<<< HEAD
-=======
-from collections import deque
 from collections.abc import Collection
->>>>>>> fix1
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from pydantic_core import to_json
 
-<<<<<<< HEAD
 from defserve.base.peer_bounds import RecentItems
-from defserve.client.topic_client import TopicClient
-=======
 from defserve.client.topic_client import ProposalText, TopicClient
->>>>>>> fix1
 from defserve.errors import UsageError
 from defserve.inspector.protocol import Json
 from defserve.inspector.recording.masking import masked
