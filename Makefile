@@ -78,11 +78,13 @@ coverage: $(READY)  ## run the tests and measure what they cover; fails below th
 	@echo "== tests and coverage ($$($(BIN)/python --version))"
 	@$(BIN)/python -m pytest -q -n auto -m 'not soak and not e2e and not browser and not release' --cov --cov-report=term-missing $(ARGS)
 
-check: $(READY)  ## ruff, pyright, the import directions and the changelog
+check: $(READY)  ## ruff, pyright, prettier, eslint, the import directions and the changelog
 	@echo "== ruff check"
 	@$(BIN)/ruff check --quiet .
 	@echo "== ruff format"
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; run: $(BIN)/ruff format ." >&2; exit 1; }
+	@echo "== javascript (prettier, eslint)"
+	@$(BIN)/python -m tests.javascript
 	@echo "== pyright (strict)"
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "== layers"
@@ -155,5 +157,5 @@ release-check: $(RELEASE)  ## build what would be released, install it from an i
 	@$(BIN)/python -m pytest -n 0 -m release --timeout=0 -v --no-header tests/release $(ARGS)
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance .browser .fuzz .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,13 +3,17 @@
 // Guides stand above the reference, unless a name is sought.
 {
   const EMPTY = new Set(
-    ("a about am an and any are as at be been by can could do does for from get has have how i in into is it its me my " +
-      "of on one or our should so some that the their them then there this to use used using want was we what when " +
-      "where which who why will with without would you your").split(" "),
+    (
+      "a about am an and any are as at be been by can could do does for from get has have how i in into is it its " +
+      "me my of on one or our should so some that the their them then there this to use used using want was we what " +
+      "when where which who why will with without would you your"
+    ).split(" "),
   );
   const answer = self.onmessage;
   const post = self.postMessage.bind(self);
-  let again = null, named = false, items = [];
+  let again = null,
+    named = false,
+    items = [];
   const isReference = ({ id }) => Number(items[id].location.startsWith("reference/"));
   self.postMessage = message => {
     const words = again;
@@ -19,7 +23,10 @@
       if (!named) message.data.items.sort((one, other) => isReference(one) - isReference(other));
       return post(message);
     }
-    const operands = words.map(word => ({ type: "value", data: { field: "*", value: { type: "prefix", data: word } } }));
+    const operands = words.map(word => ({
+      type: "value",
+      data: { field: "*", value: { type: "prefix", data: word } },
+    }));
     answer({ data: { type: 2, data: { input: { type: "operator", data: { operator: "or", operands } } } } });
   };
   self.onmessage = event => {

@@ -1,7 +1,7 @@
 // The frame: top bar, sidebar, status line, and the panel in view.
 import { html, render, useEffect, useErrorBoundary } from "./vendor/preact.js";
 import { ask, connect, on, onOpen } from "./socket.js";
-import { app, connection, go, readRoute, setTheme, toast, useStore } from "./store.js";
+import { app, connection, readRoute, setTheme, toast, useStore } from "./store.js";
 import { listenToKeys, useKeys } from "./keys.js";
 import { number, plural } from "./format.js";
 import { Button, Chip, Segments } from "./parts/controls.js";
@@ -15,7 +15,10 @@ import { KeysTable, Palette } from "./overlays.js";
 import { QuestionDialogs, startQuestions, useOpenQuestions } from "./questions.js";
 import { GROUPS, PHONE, load, loadAll, loaded, panels } from "./panels/index.js";
 
-const ERAS = [["handshake", "Handshake"], ["stateless", "Stateless"]];
+const ERAS = [
+  ["handshake", "Handshake"],
+  ["stateless", "Stateless"],
+];
 const OTHER = { handshake: "stateless", stateless: "handshake" };
 
 export async function switchEra(era) {
@@ -37,7 +40,15 @@ function learn(told) {
     return;
   }
   app.set(state => ({
-    connections: { ...state.connections, [told.era]: { server: state.connections[told.era]?.server, speaks: state.connections[told.era]?.speaks, ...told, at: Date.now() } },
+    connections: {
+      ...state.connections,
+      [told.era]: {
+        server: state.connections[told.era]?.server,
+        speaks: state.connections[told.era]?.speaks,
+        ...told,
+        at: Date.now(),
+      },
+    },
     era: state.era || told.era,
   }));
 }
@@ -49,14 +60,38 @@ function Top() {
   const state = useStore(app);
   const { server, speaks = [] } = now(state) ?? {};
   const dark = state.theme === "dark";
-  return html`<header class="top"><div class="brand" aria-label="defserve"><b>def</b><span>serve</span></div>
-    <div class="target"><strong class="cut">${serverName(state)}</strong>${server?.version && html`<${Chip} tone="out" class="no-m">${server.version}<//>`}
-      ${speaks.filter(([name]) => name !== "MCP").map(([name, version]) => html`<${Chip} class="no-m" key=${name}>${name} ${String(version).replace(/\.0$/, "")}<//>`)}</div>
+  return html`<header class="top">
+    <div class="brand" aria-label="defserve"><b>def</b><span>serve</span></div>
+    <div class="target">
+      <strong class="cut">${serverName(state)}</strong
+      >${server?.version && html`<${Chip} tone="out" class="no-m">${server.version}<//>`}
+      ${speaks
+        .filter(([name]) => name !== "MCP")
+        .map(
+          ([name, version]) =>
+            html`<${Chip} class="no-m" key=${name}>${name} ${String(version).replace(/\.0$/, "")}<//>`,
+        )}
+    </div>
     <div class="grow"></div>
-    <${Button} icon="search" plain class="no-m find" onClick=${() => app.set({ overlay: "palette" })} keys="Ctrl K"><span class="faint">Find a tool, message, panel</span><//>
+    <${Button} icon="search" plain class="no-m find" onClick=${() => app.set({ overlay: "palette" })} keys="Ctrl K"
+      ><span class="faint">Find a tool, message, panel</span><//
+    >
     <${Segments} label="Era" class="no-m" options=${ERAS} value=${state.era} onChange=${switchEra} />
-    <${Button} icon="swap" small class="only-m" label=${`Era: ${state.era}. Switch`} onClick=${() => switchEra(OTHER[state.era])}>${ERAS.find(([id]) => id === state.era)?.[1] ?? "Era"}<//>
-    <${SignedIn} /><${Button} icon=${dark ? "sun" : "moon"} plain label=${dark ? "Switch to light" : "Switch to dark"} onClick=${() => setTheme(dark ? "light" : "dark")} /></header>`;
+    <${Button}
+      icon="swap"
+      small
+      class="only-m"
+      label=${`Era: ${state.era}. Switch`}
+      onClick=${() => switchEra(OTHER[state.era])}
+      >${ERAS.find(([id]) => id === state.era)?.[1] ?? "Era"}<//
+    >
+    <${SignedIn} /><${Button}
+      icon=${dark ? "sun" : "moon"}
+      plain
+      label=${dark ? "Switch to light" : "Switch to dark"}
+      onClick=${() => setTheme(dark ? "light" : "dark")}
+    />
+  </header>`;
 }
 
 // Drawn anew (by its key) when the module of its panel has come: that brings a hook.
@@ -64,42 +99,111 @@ function NavItem({ panel, whole, current }) {
   const count = whole?.count?.();
   const hot = count?.hot;
   return html`<a class="nav" href=${"#" + panel.id} aria-current=${current ? "page" : null} title=${panel.title}>
-    <${Icon} name=${panel.icon} /><span>${panel.title}</span>
-    ${hot ? html`<span class="n hot">${hot}</span>` : typeof count === "number" && count > 0 ? html`<span class="n">${number(count)}</span>` : null}</a>`;
+    <${Icon} name=${panel.icon} /><span>${panel.title}</span>${
+      hot
+        ? html`<span class="n hot">${hot}</span>`
+        : typeof count === "number" && count > 0
+          ? html`<span class="n">${number(count)}</span>`
+          : null
+    }</a
+  >`;
 }
 
 function Side() {
   const current = useStore(app, state => state.route.panel);
   const whole = useStore(loaded);
-  return html`<nav class="side" aria-label="Panels">${GROUPS.map(group => {
-    const inside = panels.filter(panel => panel.group === group);
-    return inside.length > 0 && html`<h3 key=${group}>${group}</h3>${inside.map(panel => html`<${NavItem} key=${`${panel.id} ${!!whole[panel.id]}`} panel=${panel} whole=${whole[panel.id]} current=${panel.id === current} />`)}`;
-  })}</nav>`;
+  return html`<nav class="side" aria-label="Panels">
+    ${GROUPS.map(group => {
+      const inside = panels.filter(panel => panel.group === group);
+      return (
+        inside.length > 0 &&
+        html`<h3 key=${group}>${group}</h3>
+          ${inside.map(
+            panel =>
+              html`<${NavItem}
+                key=${`${panel.id} ${!!whole[panel.id]}`}
+                panel=${panel}
+                whole=${whole[panel.id]}
+                current=${panel.id === current}
+              />`,
+          )}`
+      );
+    })}
+  </nav>`;
 }
 
 function PhoneTabs() {
   const { route, more } = useStore(app);
-  const waiting = useOpenQuestions().length, badge = waiting > 0 && html`<span class="n hot">${waiting}<span class="vh"> wait</span></span>`;
+  const waiting = useOpenQuestions().length,
+    badge = waiting > 0 && html`<span class="n hot">${waiting}<span class="vh"> wait</span></span>`;
   const tabs = PHONE.map(id => panels.find(panel => panel.id === id)).filter(Boolean);
   const others = panels.filter(panel => !tabs.includes(panel));
-  return html`${more && html`<div class="pop morepop" role="menu" aria-label="More panels">${others.map(panel => html`<a role="menuitem" class="nav" key=${panel.id} href=${"#" + panel.id}
-      onClick=${() => app.set({ more: false })}><${Icon} name=${panel.icon} /><span>${panel.title}</span>${panel.id === "questions" && badge}</a>`)}</div>`}
-    <nav class="tabs-m" aria-label="Panels, in short">${tabs.map(panel => html`<a key=${panel.id} href=${"#" + panel.id} aria-current=${panel.id === route.panel && !more ? "page" : null}>
-      <${Icon} name=${panel.icon} /><span>${panel.title}</span></a>`)}
-    ${others.length > 0 && html`<button type="button" aria-expanded=${String(more)} aria-haspopup="menu" onClick=${() => app.set({ more: !more })}><${Icon} name="more" /><span>More</span>${badge}</button>`}</nav>`;
+  return html`${
+      more &&
+      html`<div class="pop morepop" role="menu" aria-label="More panels">
+        ${others.map(
+          panel =>
+            html`<a
+              role="menuitem"
+              class="nav"
+              key=${panel.id}
+              href=${"#" + panel.id}
+              onClick=${() => app.set({ more: false })}
+              ><${Icon} name=${panel.icon} /><span>${panel.title}</span>${panel.id === "questions" && badge}</a
+            >`,
+        )}
+      </div>`
+    }
+    <nav class="tabs-m" aria-label="Panels, in short">
+      ${tabs.map(
+        panel =>
+          html`<a
+            key=${panel.id}
+            href=${"#" + panel.id}
+            aria-current=${panel.id === route.panel && !more ? "page" : null}
+          >
+            <${Icon} name=${panel.icon} /><span>${panel.title}</span></a
+          >`,
+      )}
+      ${
+        others.length > 0 &&
+        html`<button
+          type="button"
+          aria-expanded=${String(more)}
+          aria-haspopup="menu"
+          onClick=${() => app.set({ more: !more })}
+        >
+          <${Icon} name="more" /><span>More</span>${badge}
+        </button>`
+      }
+    </nav>`;
 }
 
-const STATES = { open: ["ok", "Connected"], opening: ["dim", "Connecting"], lost: ["warn", "Not connected"], refused: ["bad", "Refused"], closed: ["dim", "Closed"] };
+const STATES = {
+  open: ["ok", "Connected"],
+  opening: ["dim", "Connecting"],
+  lost: ["warn", "Not connected"],
+  refused: ["bad", "Refused"],
+  closed: ["dim", "Closed"],
+};
 
 function Foot() {
   const state = useStore(app);
   const told = now(state);
   const [tone, words] = state.socket === "open" ? STATES[told?.state ?? "opening"] : STATES.lost;
   const { messages = 0, rate, median, errors } = state.status;
-  return html`<footer class="foot" aria-label="Status"><span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span><span class="cut">${state.target.address}</span>
-    <span class="num">${plural(messages, "message")}</span>${rate > 0 && html`<span class="num">${rate} calls a second</span>`}
-    ${median != null && html`<span class="num">median ${median} ms</span>`}${errors > 0 && html`<span class="num">${plural(errors, "error")}</span>`}
-    <span class="grow"></span><button type="button" class="shortcuts" onClick=${() => app.set({ overlay: "keys" })}>Shortcuts <kbd>?</kbd></button></footer>`;
+  return html`<footer class="foot" aria-label="Status">
+    <span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span
+    ><span class="cut">${state.target.address}</span>
+    <span class="num">${plural(messages, "message")}</span
+    >${rate > 0 && html`<span class="num">${rate} calls a second</span>`}
+    ${median != null && html`<span class="num">median ${median} ms</span>`}${
+      errors > 0 && html`<span class="num">${plural(errors, "error")}</span>`
+    }<span class="grow"></span
+    ><button type="button" class="shortcuts" onClick=${() => app.set({ overlay: "keys" })}>
+      Shortcuts <kbd>?</kbd>
+    </button>
+  </footer>`;
 }
 
 function Banner() {
@@ -107,32 +211,76 @@ function Banner() {
   const told = now(state);
   if (state.socket === "refused") return null;
   if (state.socket === "lost") {
-    return html`<div class="banner"><${Note} tone="warn" role="status" fact="The inspector went away.">Trying again. If it was ended, start it again and open its new address.<//></div>`;
+    return html`<div class="banner">
+      <${Note} tone="warn" role="status" fact="The inspector went away."
+        >Trying again. If it was ended, start it again and open its new address.<//
+      >
+    </div>`;
   }
   if (state.socket === "open" && showsSignIn(state.account)) return html`<div class="banner"><${SignInBanner} /></div>`;
   if (state.socket !== "open" || !["lost", "refused"].includes(told?.state)) return null;
   const away = told.state === "lost";
   const [first, ...rest] = String(told.message).split("\n");
-  return html`<div class="banner"><${Note} tone=${away ? "warn" : "bad"} role="status" fact=${away ? `${serverName(state)} is not there.` : `${serverName(state)} refuses the conversation.`}
-    actions=${html`<${SignInButton} error=${told} primary /><${Button} small onClick=${() => ask("connection.retry", { era: state.era })}>Try now<//>`}>
-    ${first}${/[.!?]$/.test(first) ? "" : "."} ${away && told.next ? `Trying again in ${told.next} s.` : ""}${rest.length > 0 && html`<pre class="wraps">${rest.join("\n")}</pre>`}
-    ${told.fix && html`<p class="fix"><b>fix:</b> ${told.fix}</p>`}<//></div>`;
+  return html`<div class="banner">
+    <${Note}
+      tone=${away ? "warn" : "bad"}
+      role="status"
+      fact=${away ? `${serverName(state)} is not there.` : `${serverName(state)} refuses the conversation.`}
+      actions=${html`<${SignInButton} error=${told} primary /><${Button}
+          small
+          onClick=${() => ask("connection.retry", { era: state.era })}
+          >Try now<//
+        >`}
+    >
+      ${first}${/[.!?]$/.test(first) ? "" : "."}${" "}
+      ${away && told.next ? `Trying again in ${told.next} s.` : ""}${
+        rest.length > 0 && html`<pre class="wraps">${rest.join("\n")}</pre>`
+      }
+      ${told.fix && html`<p class="fix"><b>fix:</b> ${told.fix}</p>`}<//
+    >
+  </div>`;
 }
 
 function Refused() {
-  return html`<main class="main" id="main"><h1 class="vh">Inspector</h1><${Empty} icon="key" title="This address needs its token">Open the address that defserve printed in the terminal. It ends with the token.<//></main>`;
+  return html`<main class="main" id="main">
+    <h1 class="vh">Inspector</h1>
+    <${Empty} icon="key" title="This address needs its token"
+      >Open the address that defserve printed in the terminal. It ends with the token.<//
+    >
+  </main>`;
 }
 
 // The panel in view, or what is shown until its module has come.
 function Shown({ panel }) {
   const whole = useStore(loaded)[panel.id];
-  useEffect(() => { if (!whole) load(panel); }, [panel]);
+  useEffect(() => {
+    if (!whole) load(panel);
+  }, [panel]);
   // Whatever a server says, the rest of the page stays.
   const [broken, mend] = useErrorBoundary(error => console.warn("a panel could not be drawn", error));
-  if (broken) return html`<main class="main" id="main" tabindex="-1"><h1 class="vh">${panel.title}</h1><div class="pad"><${ErrorNote} error=${broken} fact="This panel could not be drawn." onRetry=${mend} /></div></main>`;
+  if (broken)
+    return html`<main class="main" id="main" tabindex="-1">
+      <h1 class="vh">${panel.title}</h1>
+      <div class="pad"><${ErrorNote} error=${broken} fact="This panel could not be drawn." onRetry=${mend} /></div>
+    </main>`;
   if (whole?.Panel) return html`<${whole.Panel} key=${panel.id} />`;
-  return html`<main class="main" id="main" tabindex="-1"><h1 class="vh">${panel.title}</h1>${whole?.error
-    ? html`<div class="pad"><${ErrorNote} error=${whole.error} fact="This panel could not be loaded." onRetry=${() => { loaded.set({ [panel.id]: undefined }); load(panel); }} /></div>` : html`<${Loading} rows=${6} />`}</main>`;
+  return html`<main class="main" id="main" tabindex="-1">
+    <h1 class="vh">${panel.title}</h1>
+    ${
+      whole?.error
+        ? html`<div class="pad">
+            <${ErrorNote}
+              error=${whole.error}
+              fact="This panel could not be loaded."
+              onRetry=${() => {
+                loaded.set({ [panel.id]: undefined });
+                load(panel);
+              }}
+            />
+          </div>`
+        : html`<${Loading} rows=${6} />`
+    }
+  </main>`;
 }
 
 function App() {
@@ -141,17 +289,35 @@ function App() {
   const refused = useStore(app, state => state.socket === "refused");
   const panel = panels.find(each => each.id === panelId) ?? panels[0];
   const title = useStore(app, serverName);
-  useEffect(() => { document.title = showHidden(`${panel.title} · ${title || "defserve"} · defserve`); }, [panel, title]);
+  useEffect(() => {
+    document.title = showHidden(`${panel.title} · ${title || "defserve"} · defserve`);
+  }, [panel, title]);
   useKeys({
     "ctrl+k": () => app.set({ overlay: "palette" }),
     "?": () => app.set({ overlay: "keys" }),
-    e: () => { switchEra(OTHER[app.get().era]); },
+    e: () => {
+      switchEra(OTHER[app.get().era]);
+    },
     "[": () => nextPane(-1),
     "]": () => nextPane(1),
   });
-  return html`<a class="skip" href="#main" onClick=${event => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the panel</a>
-    <div class="app"><${Top} /><${Side} />${refused ? html`<${Refused} />` : html`<${Shown} key=${panel.id} panel=${panel} />`}<${Foot} /><${PhoneTabs} /><${Banner} /></div>
-    <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} />`}${overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} keys=${loaded.get()[panel.id]?.keys} />`}<${Toasts} />`;
+  return html`<a
+      class="skip"
+      href="#main"
+      onClick=${event => {
+        event.preventDefault();
+        document.getElementById("main")?.focus();
+      }}
+      >Skip to the panel</a
+    >
+    <div class="app">
+      <${Top} /><${Side} />${
+        refused ? html`<${Refused} />` : html`<${Shown} key=${panel.id} panel=${panel} />`
+      }<${Foot} /><${PhoneTabs} /><${Banner} />
+    </div>
+    <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} />`}${
+      overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} keys=${loaded.get()[panel.id]?.keys} />`
+    }<${Toasts} />`;
 }
 
 function nextPane(step) {
@@ -177,7 +343,12 @@ startQuestions();
 loaded.get().tools.start();
 onOpen(async () => {
   const hello = await ask("hello");
-  app.set(state => ({ target: hello.target, status: hello.status, questions: hello.questions, era: state.era || hello.era }));
+  app.set(state => ({
+    target: hello.target,
+    status: hello.status,
+    questions: hello.questions,
+    era: state.era || hello.era,
+  }));
   learnAccount(hello.account, false);
   hello.connections.forEach(learn);
   loadAll();

@@ -35,5 +35,5 @@ export function age(seconds, now = Date.now() / 1000) {
 }
 
 // Bytes that a base64 text stands for.
-export const decodedSize = text => Math.floor(text.replace(/=+$/, "").length * 3 / 4);
+export const decodedSize = text => Math.floor((text.replace(/=+$/, "").length * 3) / 4);
 export const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);

@@ -5,9 +5,9 @@ import { app, go } from "./store.js";
 const layers = []; // the newest first to be asked
 let leader = 0; // when G was pressed
 
-// `useKeys({ "/": focusSearch, "ctrl+enter": call, r: repeat, escape: cancel })` while the component is shown. A handler
-// that gives false has not used the key. With `active` false nothing is heard. Keys are heard as soon as the component is
-// seen: an effect after the paint would lose those of somebody who is quick.
+// `useKeys({ "/": focusSearch, "ctrl+enter": call, r: repeat, escape: cancel })` while the component is shown. A
+// handler that gives false has not used the key. With `active` false nothing is heard. Keys are heard as soon as the
+// component is seen: an effect after the paint would lose those of somebody who is quick.
 export function useKeys(table, active = true) {
   const current = useRef(table);
   current.current = table;
@@ -38,7 +38,10 @@ export function listenToKeys(panels) {
         return;
       }
     }
-    if (key === "g") { leader = Date.now(); return; }
+    if (key === "g") {
+      leader = Date.now();
+      return;
+    }
     for (const layer of [...layers].reverse()) {
       const run = layer.get(key);
       if (run && run(event) !== false) {

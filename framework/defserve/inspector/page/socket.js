@@ -5,12 +5,23 @@ const PAUSES = [300, 600, 1200, 2500, 5000];
 const waiting = new Map(); // id → { resolve, reject, onPart }
 const topics = new Map(); // topic → set of functions
 const openings = new Set();
-let socket = null, lastId = 0, tries = 0, timer = null;
+let socket = null,
+  lastId = 0,
+  tries = 0,
+  timer = null;
 
 export class Failure extends Error {
   constructor(error) {
     super(error.message);
-    Object.assign(this, { fix: error.fix, code: error.code, data: error.data, problems: error.problems, signIn: error.sign_in, at: Date.now(), cancelled: !!error.cancelled });
+    Object.assign(this, {
+      fix: error.fix,
+      code: error.code,
+      data: error.data,
+      problems: error.problems,
+      signIn: error.sign_in,
+      at: Date.now(),
+      cancelled: !!error.cancelled,
+    });
   }
 }
 
@@ -71,7 +82,14 @@ export function connect() {
     for (const { reject } of waiting.values()) reject(new Failure({ message: "The inspector went away." }));
     waiting.clear();
     // A first socket that never opens was refused: the token is of an inspector that has ended.
-    app.set({ socket: !wasOpen && tries > 2 && app.get().socket === "opening" ? "refused" : wasOpen || app.get().socket === "lost" ? "lost" : "opening" });
+    app.set({
+      socket:
+        !wasOpen && tries > 2 && app.get().socket === "opening"
+          ? "refused"
+          : wasOpen || app.get().socket === "lost"
+            ? "lost"
+            : "opening",
+    });
     timer = setTimeout(connect, PAUSES[Math.min(tries++, PAUSES.length - 1)]);
   };
 }

@@ -19,8 +19,8 @@ export function createStore(initial) {
   };
 }
 
-// `select` must give the same value (===) while nothing has changed. Subscribed before the paint: what somebody types into
-// a field that is seen must not be drawn over with what was there before.
+// `select` must give the same value (===) while nothing has changed. Subscribed before the paint: what somebody types
+// into a field that is seen must not be drawn over with what was there before.
 export function useStore(store, select = state => state) {
   const [value, setValue] = useState(() => select(store.get()));
   useLayoutEffect(() => {
@@ -60,7 +60,11 @@ export function go(panel, rest = "") {
 export function readRoute() {
   const [panel, ...rest] = location.hash.replace(/^#/, "").split("/");
   let text = rest.join("/");
-  try { text = decodeURIComponent(text); } catch { /* an address typed by hand */ }
+  try {
+    text = decodeURIComponent(text);
+  } catch {
+    /* an address typed by hand */
+  }
   app.set({ route: { panel: panel || "tools", rest: text } });
 }
 

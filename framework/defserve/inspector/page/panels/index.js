@@ -35,11 +35,17 @@ const begun = new Map();
 
 export function load({ id, load: fetch }) {
   if (!fetch || begun.has(id)) return begun.get(id);
-  const coming = fetch().then(module => {
-    const whole = Object.values(module).find(each => each?.Panel);
-    whole.start?.();
-    loaded.set({ [id]: whole });
-  }, error => { begun.delete(id); loaded.set({ [id]: { error } }); });
+  const coming = fetch().then(
+    module => {
+      const whole = Object.values(module).find(each => each?.Panel);
+      whole.start?.();
+      loaded.set({ [id]: whole });
+    },
+    error => {
+      begun.delete(id);
+      loaded.set({ [id]: { error } });
+    },
+  );
   begun.set(id, coming);
   return coming;
 }

@@ -19,11 +19,16 @@ export function listed(verb, kind) {
     const look = ({ era, connections }) => {
       const told = connections[era];
       const key = told?.state === "open" ? `${era} ${told.at}` : "";
-      if (key && key !== loaded) { loaded = key; load(era); }
+      if (key && key !== loaded) {
+        loaded = key;
+        load(era);
+      }
     };
     app.subscribe(look);
     look(app.get());
-    on("changed", told => { if (told.kind === kind && store.get().lists[told.era]) load(told.era); });
+    on("changed", told => {
+      if (told.kind === kind && store.get().lists[told.era]) load(told.era);
+    });
   };
   return { store, load, start };
 }

@@ -20,60 +20,254 @@ const short = digest => digest.slice(7, 15);
 
 function Files({ skill, era, path, onOpen }) {
   const all = useStore(reads, state => state.read);
-  const mark = file => { const state = all[keyOf(era, skill.uri, file.path)]; return state?.file ? state.file.refused ? ["bad", "refused"] : ["ok", "verified"] : null; };
+  const mark = file => {
+    const state = all[keyOf(era, skill.uri, file.path)];
+    return state?.file ? (state.file.refused ? ["bad", "refused"] : ["ok", "verified"]) : null;
+  };
   const row = file => {
     const found = mark(file);
-    return html`<${Icon} name=${/\.(png|jpe?g|gif|webp|svg)$/i.test(file.path) ? "window" : "page"} s /><span class="nm cut">${file.path}</span>${found ? html`<${Chip} tone=${found[0]}>${found[1]}<//>` : html`<span class="tok">${bytes(file.size)}</span>`}<span class="d mono cut">sha256:${short(file.digest)}…${found && `, ${bytes(file.size)}`}</span>`;
+    return html`<${Icon} name=${/\.(png|jpe?g|gif|webp|svg)$/i.test(file.path) ? "window" : "page"} s /><span
+        class="nm cut"
+        >${file.path}</span
+      >${
+        found ? html`<${Chip} tone=${found[0]}>${found[1]}<//>` : html`<span class="tok">${bytes(file.size)}</span>`
+      }<span class="d mono cut">sha256:${short(file.digest)}…${found && `, ${bytes(file.size)}`}</span>`;
   };
-  return html`<${List} label="Files" id="file" keyOf=${file => file.path} selected=${path} rowClass="tool q" onSelect=${next => reads.set(state => ({ path: { ...state.path, [skill.uri]: next } }))} onOpen=${onOpen} row=${row} groups=${[{ key: "files", items: skill.files }]} />`;
+  return html`<${List}
+    label="Files"
+    id="file"
+    keyOf=${file => file.path}
+    selected=${path}
+    rowClass="tool q"
+    onSelect=${next => reads.set(state => ({ path: { ...state.path, [skill.uri]: next } }))}
+    onOpen=${onOpen}
+    row=${row}
+    groups=${[{ key: "files", items: skill.files }]}
+  />`;
 }
 
 function Skill({ skill, era, path, directories, onOpen, onBack }) {
   const [tab, setTab] = useState("files");
   const size = skill.files.reduce((sum, file) => sum + file.size, 0);
-  return html`<div class="head"><${Button} plain icon="left" class="only-m" label="Back to the list" onClick=${onBack} /><h2 class="grow cut toolname mono">${skill.name || skill.uri}</h2>${skill.files.length > 0 && html`<${Chip} tone="out" class="num">${plural(skill.files.length, "file")}, ${bytes(size)}<//>`}</div>
-    <div class="intro">${skill.about && html`<div class="about">${skill.about}</div>`}<div class="uriline"><code class="mono small dim grow">${skill.uri}</code><${Copy} text=${skill.uri} label="Copy the URI" /></div>
-      ${skill.refused && html`<${Note} tone="bad" fact="Refused: this skill cannot be verified.">${skill.refused}. None of its files is read.<//>`}</div>
-    <${Tabs} label="Skill" value=${tab} onChange=${setTab} tabs=${[["files", "Files"], ...(directories && !skill.refused ? [["folders", "Folders"]] : []), ["entry", "Entry"]]} />
-    ${tab === "entry" ? html`<div class="body stream">${skill.fingerprint && html`<dl class="kv"><dt>fingerprint</dt><dd class="row"><code class="mono cut" tabindex="0" title=${skill.fingerprint}>${skill.fingerprint}</code><${Copy} text=${skill.fingerprint} label="Copy the fingerprint" /></dd></dl><p class="tiny dim">It stands for exactly these files. An approval of a person should be kept under it.</p>`}
-        <div class="part"><h3>Frontmatter</h3>${skill.frontmatter ? html`<${Json} value=${skill.frontmatter} copy label="Frontmatter" />` : html`<p class="dim">It is too long to be shown.</p>`}</div></div>`
-      : tab === "folders" ? html`<${Folders} key=${skill.uri} skill=${skill} era=${era} onOpen=${onOpen} />` : skill.files.length ? html`<${Files} skill=${skill} era=${era} path=${path} onOpen=${onOpen} />` : html`<div class="body"><${Empty} icon="page" title="No files">Its entry lists none that could be verified.<//></div>`}`;
+  return html`<div class="head">
+      <${Button} plain icon="left" class="only-m" label="Back to the list" onClick=${onBack} />
+      <h2 class="grow cut toolname mono">${skill.name || skill.uri}</h2>
+      ${
+        skill.files.length > 0 &&
+        html`<${Chip} tone="out" class="num">${plural(skill.files.length, "file")}, ${bytes(size)}<//>`
+      }
+    </div>
+    <div class="intro">
+      ${skill.about && html`<div class="about">${skill.about}</div>`}
+      <div class="uriline">
+        <code class="mono small dim grow">${skill.uri}</code><${Copy} text=${skill.uri} label="Copy the URI" />
+      </div>
+      ${
+        skill.refused &&
+        html`<${Note} tone="bad" fact="Refused: this skill cannot be verified."
+          >${skill.refused}. None of its files is read.<//
+        >`
+      }
+    </div>
+    <${Tabs}
+      label="Skill"
+      value=${tab}
+      onChange=${setTab}
+      tabs=${[
+        ["files", "Files"],
+        ...(directories && !skill.refused ? [["folders", "Folders"]] : []),
+        ["entry", "Entry"],
+      ]}
+    />
+    ${
+      tab === "entry"
+        ? html`<div class="body stream">
+            ${
+              skill.fingerprint &&
+              html`<dl class="kv">
+                  <dt>fingerprint</dt>
+                  <dd class="row">
+                    <code class="mono cut" tabindex="0" title=${skill.fingerprint}>${skill.fingerprint}</code
+                    ><${Copy} text=${skill.fingerprint} label="Copy the fingerprint" />
+                  </dd>
+                </dl>
+                <p class="tiny dim">
+                  It stands for exactly these files. An approval of a person should be kept under it.
+                </p>`
+            }
+            <div class="part">
+              <h3>Frontmatter</h3>
+              ${
+                skill.frontmatter
+                  ? html`<${Json} value=${skill.frontmatter} copy label="Frontmatter" />`
+                  : html`<p class="dim">It is too long to be shown.</p>`
+              }
+            </div>
+          </div>`
+        : tab === "folders"
+          ? html`<${Folders} key=${skill.uri} skill=${skill} era=${era} onOpen=${onOpen} />`
+          : skill.files.length
+            ? html`<${Files} skill=${skill} era=${era} path=${path} onOpen=${onOpen} />`
+            : html`<div class="body">
+                <${Empty} icon="page" title="No files">Its entry lists none that could be verified.<//>
+              </div>`
+    }`;
 }
 
 function Panel() {
-  const era = useStore(app, state => state.era), rest = useStore(app, state => state.route.rest);
+  const era = useStore(app, state => state.era),
+    rest = useStore(app, state => state.route.rest);
   const { lists, errors } = useStore(store);
   const paths = useStore(reads, state => state.path);
   const [words, setWords] = useState("");
   const [view, setView] = useState(rest ? "form" : "list");
-  const search = useRef(null), element = useRef(null);
-  const list = lists[era], error = errors[era], all = list?.skills ?? [];
+  const search = useRef(null),
+    element = useRef(null);
+  const list = lists[era],
+    error = errors[era],
+    all = list?.skills ?? [];
   const found = fitting(all, words, each => [each.name, each.uri, each.about]);
-  const skill = all.find(each => each.uri === rest), path = paths[rest] ?? skill?.files[0]?.path;
-  useEffect(() => { if (!rest && !location.hash.includes("/") && all.length && wide()) go("skills", all[0].uri); }, [rest, all.length]);
+  const skill = all.find(each => each.uri === rest),
+    path = paths[rest] ?? skill?.files[0]?.path;
+  useEffect(() => {
+    if (!rest && !location.hash.includes("/") && all.length && wide()) go("skills", all[0].uri);
+  }, [rest, all.length]);
   useEffect(forget, [list]);
-  useKeys({ "/": () => { search.current.focus(); search.current.select(); } });
+  useKeys({
+    "/": () => {
+      search.current.focus();
+      search.current.select();
+    },
+  });
   const select = uri => go("skills", uri);
   const down = event => {
-    if (enters(event) && found.length) { event.preventDefault(); select(found[0].uri); element.current?.focus(); }
+    if (enters(event) && found.length) {
+      event.preventDefault();
+      select(found[0].uri);
+      element.current?.focus();
+    }
   };
-  const onOpen = next => { read(era, skill.uri, next); setView("res"); };
-  const open = () => { setView("form"); if (wide()) setTimeout(() => document.querySelector(".t-form [role=listbox]")?.focus()); };
-  const row = each => html`<${Icon} name="book" s /><span class="nm cut">${each.name || each.uri}</span>${each.refused ? html`<${Chip} tone="bad">refused<//>` : html`<span class="tok">${plural(each.files.length, "file")}</span>`}<span class="d cut">${each.about.trim().split("\n")[0]}</span>`;
+  const onOpen = next => {
+    read(era, skill.uri, next);
+    setView("res");
+  };
+  const open = () => {
+    setView("form");
+    if (wide()) setTimeout(() => document.querySelector(".t-form [role=listbox]")?.focus());
+  };
+  const row = each =>
+    html`<${Icon} name="book" s /><span class="nm cut">${each.name || each.uri}</span>${
+        each.refused
+          ? html`<${Chip} tone="bad">refused<//>`
+          : html`<span class="tok">${plural(each.files.length, "file")}</span>`
+      }<span class="d cut">${each.about.trim().split("\n")[0]}</span>`;
   return html`<${Panes} id="skills" class="p-skills" title="Skills" show=${`show-${view}`}>
-    <${Pane} label="Skills" class="t-list"><div class="head"><${Search} value=${words} onInput=${setWords} placeholder=${`Search ${plural(all.length, "skill")}`} inputRef=${search} onKeyDown=${down} /></div>
-      ${error && html`<div class="pad"><${ErrorNote} error=${error} fact="The skills could not be listed." onRetry=${() => load(era)} /></div>`}
-      ${!list ? (error ? html`<div class="grow"></div>` : html`<${Loading} rows=${4} />`) : found.length ? html`<${List} label="Skills" id="skill" listRef=${element} keyOf=${each => each.uri} selected=${rest} rowClass="tool q" onSelect=${select} onOpen=${open} row=${row} groups=${[{ key: "skills", items: found }]} />`
-      : html`<div class="body">${words ? html`<${Empty} icon="search" title=${`No skill fits “${words}”`} action=${html`<${Button} small keys="Esc" onClick=${() => setWords("")}>Clear the search<//>`} />`
-        : html`<${Empty} icon="book" title="No skills" action=${html`<${Button} small onClick=${() => go("resources")}>Go to Resources<//>`}>${list.offered ? "This server lists no skills in this era." : "This server offers no skills in this era."}<//>`}</div>`}
+    <${Pane} label="Skills" class="t-list"
+      ><div class="head">
+        <${Search}
+          value=${words}
+          onInput=${setWords}
+          placeholder=${`Search ${plural(all.length, "skill")}`}
+          inputRef=${search}
+          onKeyDown=${down}
+        />
+      </div>
+      ${
+        error &&
+        html`<div class="pad">
+          <${ErrorNote} error=${error} fact="The skills could not be listed." onRetry=${() => load(era)} />
+        </div>`
+      }
+      ${
+        !list
+          ? error
+            ? html`<div class="grow"></div>`
+            : html`<${Loading} rows=${4} />`
+          : found.length
+            ? html`<${List}
+                label="Skills"
+                id="skill"
+                listRef=${element}
+                keyOf=${each => each.uri}
+                selected=${rest}
+                rowClass="tool q"
+                onSelect=${select}
+                onOpen=${open}
+                row=${row}
+                groups=${[{ key: "skills", items: found }]}
+              />`
+            : html`<div class="body">
+                ${
+                  words
+                    ? html`<${Empty}
+                        icon="search"
+                        title=${`No skill fits “${words}”`}
+                        action=${html`<${Button} small keys="Esc" onClick=${() => setWords("")}>Clear the search<//>`}
+                      />`
+                    : html`<${Empty}
+                        icon="book"
+                        title="No skills"
+                        action=${html`<${Button} small onClick=${() => go("resources")}>Go to Resources<//>`}
+                        >${
+                          list.offered
+                            ? "This server lists no skills in this era."
+                            : "This server offers no skills in this era."
+                        }<//
+                      >`
+                }
+              </div>`
+      }
       ${list?.more > 0 && html`<p class="tiny dim pad">${plural(list.more, "skill")} more than are shown.</p>`}
-      ${list?.offered && html`<div class="bar"><${Button} small icon="repeat" onClick=${() => load(era)}>List again<//></div>`}<//>
-    <${Pane} label=${skill?.name || "Skill"} class="t-form">${skill ? html`<${Skill} key=${`${era} ${skill.uri}`} skill=${skill} era=${era} path=${path} directories=${list.directories} onOpen=${onOpen} onBack=${() => setView("list")} />` : html`<div class="head only-m"><${Button} plain icon="left" label="Back to the list" onClick=${() => setView("list")} /></div><div class="body"><${Empty} icon="book" title=${rest && list ? "There is no such skill here" : "No skill is chosen"}>${rest ? "It may be in the other era." : "Choose one at the left."}<//></div>`}<//>
-    <${Pane} label="File" class="t-res"><${Contents} key=${`${era} ${rest} ${path}`} skill=${skill} path=${path} era=${era} onBack=${() => setView("form")} /><//><//>`;
+      ${
+        list?.offered &&
+        html`<div class="bar"><${Button} small icon="repeat" onClick=${() => load(era)}>List again<//></div>`
+      }<//
+    >
+    <${Pane} label=${skill?.name || "Skill"} class="t-form"
+      >${
+        skill
+          ? html`<${Skill}
+              key=${`${era} ${skill.uri}`}
+              skill=${skill}
+              era=${era}
+              path=${path}
+              directories=${list.directories}
+              onOpen=${onOpen}
+              onBack=${() => setView("list")}
+            />`
+          : html`<div class="head only-m">
+                <${Button} plain icon="left" label="Back to the list" onClick=${() => setView("list")} />
+              </div>
+              <div class="body">
+                <${Empty} icon="book" title=${rest && list ? "There is no such skill here" : "No skill is chosen"}
+                  >${rest ? "It may be in the other era." : "Choose one at the left."}<//
+                >
+              </div>`
+      }<//
+    >
+    <${Pane} label="File" class="t-res"
+      ><${Contents}
+        key=${`${era} ${rest} ${path}`}
+        skill=${skill}
+        path=${path}
+        era=${era}
+        onBack=${() => setView("form")} /><//
+  ><//>`;
 }
 
 export const skills = {
-  Panel, start, keys: [["Ctrl Enter, R", "read the file"]],
-  count: () => { const era = useStore(app, state => state.era); return useStore(store, state => state.lists)[era]?.skills.length; },
-  finds: words => fitting(store.get().lists[app.get().era]?.skills ?? [], words, each => [each.name, each.about]).map(each => ({ title: each.name || each.uri, hint: "skill", icon: "book", run: () => go("skills", each.uri) })),
+  Panel,
+  start,
+  keys: [["Ctrl Enter, R", "read the file"]],
+  count: () => {
+    const era = useStore(app, state => state.era);
+    return useStore(store, state => state.lists)[era]?.skills.length;
+  },
+  finds: words =>
+    fitting(store.get().lists[app.get().era]?.skills ?? [], words, each => [each.name, each.about]).map(each => ({
+      title: each.name || each.uri,
+      hint: "skill",
+      icon: "book",
+      run: () => go("skills", each.uri),
+    })),
 };

@@ -23,7 +23,9 @@ function Panel() {
   const tools = state.lists[era]?.tools;
   const tool = tools?.find(each => each.name === name);
   // A panel opens on data: without a choice, the first tool is shown.
-  useEffect(() => { if (!name && !location.hash.includes("/") && tools?.length && wide()) go("tools", tools[0].name); }, [name, tools]);
+  useEffect(() => {
+    if (!name && !location.hash.includes("/") && tools?.length && wide()) go("tools", tools[0].name);
+  }, [name, tools]);
   const onCall = () => {
     if (!tool) return;
     call(name, valueOf(store.get(), tool));
@@ -38,7 +40,13 @@ function Panel() {
   };
   useKeys({
     "ctrl+enter": onCall,
-    c: () => { if (!tool) return false; copyText(JSON.stringify(tool.definition, null, 2)).then(done => { if (done) toast("The definition is copied"); }); return true; },
+    c: () => {
+      if (!tool) return false;
+      copyText(JSON.stringify(tool.definition, null, 2)).then(done => {
+        if (done) toast("The definition is copied");
+      });
+      return true;
+    },
     r: again,
     escape: () => {
       const now = running(store.get());
@@ -58,25 +66,73 @@ function Panel() {
     setOpened(null);
     document.querySelector(".t-form .body :is(input, textarea, select, button)")?.focus();
   }, [opened, tool]);
-  const choose = next => { if (next === "result") setView("res"); else { setView("form"); setTab(next); } };
+  const choose = next => {
+    if (next === "result") setView("res");
+    else {
+      setView("form");
+      setTab(next);
+    }
+  };
   const latest = state.calls.find(each => each.n === state.shown) ?? state.calls[0];
   const resultTab = html`Result ${latest && html`<${CallMark} call=${latest} />`}`;
-  const head = html`<div class="head only-m"><${Button} plain icon="left" label="Back to the list" onClick=${() => setView("list")} /><h2 class="mono grow cut toolname">${latest?.tool ?? name}</h2>
-      ${tool && html`<${Mark} risk=${tool.mark} word /><${Chip} tone="out" class="num">${number(tool.tokens)} tokens<//>`}</div>
-    <${Tabs} label="Tool" class="only-m" value="result" onChange=${choose} tabs=${[["form", "Form"], ["json", "JSON"], ["definition", "Definition"], ["result", resultTab]]} />`;
+  const head = html`<div class="head only-m">
+      <${Button} plain icon="left" label="Back to the list" onClick=${() => setView("list")} />
+      <h2 class="mono grow cut toolname">${latest?.tool ?? name}</h2>
+      ${
+        tool &&
+        html`<${Mark} risk=${tool.mark} word /><${Chip} tone="out" class="num">${number(tool.tokens)} tokens<//>`
+      }
+    </div>
+    <${Tabs}
+      label="Tool"
+      class="only-m"
+      value="result"
+      onChange=${choose}
+      tabs=${[
+        ["form", "Form"],
+        ["json", "JSON"],
+        ["definition", "Definition"],
+        ["result", resultTab],
+      ]}
+    />`;
   return html`<${Panes} id="tools" class="p-tools" title="Tools" show=${`show-${view}`}>
     <${ToolList} tools=${tools} era=${era} selected=${name} onOpen=${open} />
-    <${ToolForm} tool=${tool} name=${name} tab=${tab} setTab=${choose} onCall=${onCall} onBack=${() => setView("list")} resultTab=${resultTab} />
-    <${ToolResult} tools=${tools} onRepeat=${again} head=${head} /><//>`;
+    <${ToolForm}
+      tool=${tool}
+      name=${name}
+      tab=${tab}
+      setTab=${choose}
+      onCall=${onCall}
+      onBack=${() => setView("list")}
+      resultTab=${resultTab} />
+    <${ToolResult} tools=${tools} onRepeat=${again} head=${head}
+  /><//>`;
 }
 
 export const tools = {
-  id: "tools", title: "Tools", group: "Server", icon: "tool", key: "t", Panel, start,
-  keys: [["Ctrl Enter", "call"], ["Esc", "cancel the call"], ["R", "repeat the last call"], ["C", "copy the definition as JSON"]],
+  id: "tools",
+  title: "Tools",
+  group: "Server",
+  icon: "tool",
+  key: "t",
+  Panel,
+  start,
+  keys: [
+    ["Ctrl Enter", "call"],
+    ["Esc", "cancel the call"],
+    ["R", "repeat the last call"],
+    ["C", "copy the definition as JSON"],
+  ],
   count: () => {
     const era = useStore(app, state => state.era);
     return useStore(store, state => state.lists)[era]?.tools.length;
   },
-  finds: words => find(store.get().lists[app.get().era]?.tools ?? [], words)
-    .map(tool => ({ title: tool.name, hint: "tool", icon: "tool", mono: true, run: () => go("tools", tool.name) })),
+  finds: words =>
+    find(store.get().lists[app.get().era]?.tools ?? [], words).map(tool => ({
+      title: tool.name,
+      hint: "tool",
+      icon: "tool",
+      mono: true,
+      run: () => go("tools", tool.name),
+    })),
 };

@@ -12,7 +12,11 @@ const PICTURES = /^image\/(png|jpe?g|gif|webp|avif|bmp|svg\+xml|x-icon)$/i;
 const SOUNDS = /^audio\/[\w.+-]+$/i;
 const LONG_TEXT = 20000;
 
-export const Part = ({ title, about, tools, children }) => html`<div class="part"><h3>${title}${about && html`<${Chip}>${about}<//>`}<span class="grow"></span>${tools}</h3>${children}</div>`;
+export const Part = ({ title, about, tools, children }) =>
+  html`<div class="part">
+    <h3>${title}${about && html`<${Chip}>${about}<//>`}<span class="grow"></span>${tools}</h3>
+    ${children}
+  </div>`;
 
 // Gives the browser a file to save. `data` is a text, or base64 with `coded`.
 export function saveFile(name, type, data, coded) {
@@ -23,15 +27,37 @@ export function saveFile(name, type, data, coded) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-const Save = ({ name, type, data, coded }) => html`<${Button} small plain icon="save" onClick=${() => saveFile(name, type, data, coded)}>Save<//>`;
-const ending = type => (type ?? "").split("/").pop().replace("svg+xml", "svg").replace("plain", "txt").split("+")[0] || "bin";
+const Save = ({ name, type, data, coded }) =>
+  html`<${Button} small plain icon="save" onClick=${() => saveFile(name, type, data, coded)}>Save<//>`;
+const ending = type =>
+  (type ?? "").split("/").pop().replace("svg+xml", "svg").replace("plain", "txt").split("+")[0] || "bin";
 
 export function Structured({ value, schema, running, title = "Structured result" }) {
   const rows = rowsOf(value);
   const [as, setAs] = useState("table");
   const about = rows ? plural(rows.length, "row") + (running ? " so far" : "") : null;
-  return html`<${Part} title=${title} about=${about} tools=${html`<${Copy} text=${() => JSON.stringify(value, null, 2)} label="Copy JSON" />${rows && html`<${Segments} label="Show as" options=${[["table", "Table"], ["json", "JSON"]]} value=${as} onChange=${setAs} />`}`}>
-    ${rows && as === "table" ? html`<${Table} rows=${rows} schema=${rowSchema(schema)} more=${running} label="Structured result" />` : html`<${Json} value=${value} label="Structured result" />`}<//>`;
+  return html`<${Part}
+    title=${title}
+    about=${about}
+    tools=${html`<${Copy} text=${() => JSON.stringify(value, null, 2)} label="Copy JSON" />${
+        rows &&
+        html`<${Segments}
+          label="Show as"
+          options=${[
+            ["table", "Table"],
+            ["json", "JSON"],
+          ]}
+          value=${as}
+          onChange=${setAs}
+        />`
+      }`}
+  >
+    ${
+      rows && as === "table"
+        ? html`<${Table} rows=${rows} schema=${rowSchema(schema)} more=${running} label="Structured result" />`
+        : html`<${Json} value=${value} label="Structured result" />`
+    }<//
+  >`;
 }
 
 export function Text({ text, title = "Text" }) {
@@ -39,41 +65,94 @@ export function Text({ text, title = "Text" }) {
   const [as, setAs] = useState(rich ? "read" : "plain");
   const [all, setAll] = useState(false);
   const shown = all ? text : text.slice(0, LONG_TEXT);
-  return html`<${Part} title=${title} about=${text.length > 200 ? plural(text.length, "character") : null} tools=${html`<${Copy} text=${text} label="Copy the text" />${rich && html`<${Segments} label="Show as" options=${[["read", "Markdown"], ["plain", "Plain"]]} value=${as} onChange=${setAs} />`}`}>
+  return html`<${Part}
+    title=${title}
+    about=${text.length > 200 ? plural(text.length, "character") : null}
+    tools=${html`<${Copy} text=${text} label="Copy the text" />${
+        rich &&
+        html`<${Segments}
+          label="Show as"
+          options=${[
+            ["read", "Markdown"],
+            ["plain", "Plain"],
+          ]}
+          value=${as}
+          onChange=${setAs}
+        />`
+      }`}
+  >
     ${as === "read" ? html`<${Markdown} text=${shown} />` : html`<div class="pre">${shown}</div>`}
-    ${shown.length < text.length && html`<${Button} small plain onClick=${() => setAll(true)}>Show ${number(text.length - shown.length)} more characters<//>`}<//>`;
+    ${
+      shown.length < text.length &&
+      html`<${Button} small plain onClick=${() => setAll(true)}
+        >Show ${number(text.length - shown.length)} more characters<//
+      >`
+    }<//
+  >`;
 }
 
 const isCoded = data => /^[A-Za-z0-9+/\s]*={0,2}\s*$/.test(data);
 
 function Media({ type, data, name }) {
   const [broken, setBroken] = useState(false);
-  if (!isCoded(data)) return html`<${Part} title="Bytes" about=${type}><p class="dim">The server sent something that is not base64.</p><//>`;
+  if (!isCoded(data))
+    return html`<${Part} title="Bytes" about=${type}
+      ><p class="dim">The server sent something that is not base64.</p><//
+    >`;
   const size = `${type || "bytes"}, ${bytes(decodedSize(data ?? ""))}`;
   const tools = html`<${Save} name=${`${name}.${ending(type)}`} type=${type} data=${data} coded />`;
   const url = `data:${type};base64,${data}`;
-  if (PICTURES.test(type)) return html`<${Part} title="Picture" about=${size} tools=${tools}>${broken ? html`<p class="dim">The browser cannot show this picture.</p>` : html`<img class="plot" src=${url} alt="Picture of the result" onError=${() => setBroken(true)} />`}<//>`;
-  if (SOUNDS.test(type)) return html`<${Part} title="Audio" about=${size} tools=${tools}><audio class="audio" controls src=${url}></audio><//>`;
+  if (PICTURES.test(type))
+    return html`<${Part} title="Picture" about=${size} tools=${tools}
+      >${
+        broken
+          ? html`<p class="dim">The browser cannot show this picture.</p>`
+          : html`<img class="plot" src=${url} alt="Picture of the result" onError=${() => setBroken(true)} />`
+      }<//
+    >`;
+  if (SOUNDS.test(type))
+    return html`<${Part} title="Audio" about=${size} tools=${tools}
+      ><audio class="audio" controls src=${url}></audio
+    ><//>`;
   return html`<${Part} title="Bytes" about=${size} tools=${tools} />`;
 }
 
 const worded = value => (typeof value === "string" && value ? value : null);
 
 function Linked({ block }) {
-  const uri = String(block.uri ?? ""), [title, name, description, type] = ["title", "name", "description", "mimeType"].map(member => worded(block[member]));
-  return html`<${Part} title="Resource link" about=${type}><div class="card linkcard"><div class="grow"><b class="cut">${title ?? name ?? uri}</b><p class="mono small dim cut" title=${uri}>${uri}</p>
-    ${description && html`<p class="small">${description}</p>`}</div><${Copy} text=${uri} label="Copy the URI" /><${Button} small onClick=${() => go("resources", uri)}>Read it<//></div><//>`;
+  const uri = String(block.uri ?? ""),
+    [title, name, description, type] = ["title", "name", "description", "mimeType"].map(member =>
+      worded(block[member]),
+    );
+  return html`<${Part} title="Resource link" about=${type}
+    ><div class="card linkcard">
+      <div class="grow">
+        <b class="cut">${title ?? name ?? uri}</b>
+        <p class="mono small dim cut" title=${uri}>${uri}</p>
+        ${description && html`<p class="small">${description}</p>`}
+      </div>
+      <${Copy} text=${uri} label="Copy the URI" /><${Button} small onClick=${() => go("resources", uri)}>Read it<//>
+    </div><//
+  >`;
 }
 
 // One content block of MCP.
 export function Block({ block }) {
   if (block === null || typeof block !== "object") return html`<${Text} text=${String(block)} />`;
   if (block.type === "text") return html`<${Text} text=${String(block.text ?? "")} />`;
-  if (block.type === "image" || block.type === "audio") return html`<${Media} type=${String(block.mimeType ?? "")} data=${String(block.data ?? "")} name="result" />`;
+  if (block.type === "image" || block.type === "audio")
+    return html`<${Media} type=${String(block.mimeType ?? "")} data=${String(block.data ?? "")} name="result" />`;
   if (block.type === "resource_link") return html`<${Linked} block=${block} />`;
   if (block.type === "resource") {
-    const { mimeType, text, blob } = block.resource ?? {}, uri = String(block.resource?.uri ?? "");
-    return text !== undefined ? html`<${Text} text=${String(text)} title=${`Resource ${uri}`} />` : html`<${Media} type=${String(mimeType ?? "")} data=${String(blob ?? "")} name=${uri.split("/").pop() || "resource"} />`;
+    const { mimeType, text, blob } = block.resource ?? {},
+      uri = String(block.resource?.uri ?? "");
+    return text !== undefined
+      ? html`<${Text} text=${String(text)} title=${`Resource ${uri}`} />`
+      : html`<${Media}
+          type=${String(mimeType ?? "")}
+          data=${String(blob ?? "")}
+          name=${uri.split("/").pop() || "resource"}
+        />`;
   }
   return html`<${Part} title=${String(block.type ?? "Part")}><${Json} value=${block} /><//>`;
 }
@@ -81,12 +160,16 @@ export function Block({ block }) {
 // Content blocks; those that only repeat the structured result are left out.
 export function repeats(block, structured) {
   if (structured === undefined || block?.type !== "text") return false;
-  const value = parsed(block.text), same = each => JSON.stringify(each) === JSON.stringify(value);
+  const value = parsed(block.text),
+    same = each => JSON.stringify(each) === JSON.stringify(value);
   if (value === undefined) return structured?.result === block.text;
-  return same(structured) || same(structured?.result) || (Array.isArray(structured?.result) && structured.result.some(same));
+  return (
+    same(structured) || same(structured?.result) || (Array.isArray(structured?.result) && structured.result.some(same))
+  );
 }
 
-// Texts that are JSON objects, one a row of a table, and the blocks that are something else. Null if a text is no object.
+// Texts that are JSON objects, one a row of a table, and the blocks that are something else. Null if a text is no
+// object.
 export function tabled(blocks) {
   const rows = blocks.filter(block => block?.type === "text").map(block => parsed(block.text));
   const whole = rows.length && rows.every(row => row !== null && typeof row === "object" && !Array.isArray(row));
@@ -94,5 +177,23 @@ export function tabled(blocks) {
 }
 
 export function Log({ lines }) {
-  return lines.length > 0 && html`<${Part} title="Log" about=${plural(lines.length, "line")}><div class="log" tabindex="0" role="log" aria-label="Log" aria-live="off">${lines.map((line, at) => html`<div key=${at} class="logline"><span class="ts">${(line.ms / 1000).toFixed(2)}</span>  <span class=${{ warning: "warn", error: "bad", critical: "bad" }[line.level] ?? ""}>${String(line.level ?? "info").padEnd(8)}</span> ${line.logger ? `${line.logger}: ` : ""}${typeof line.data === "string" ? line.data : JSON.stringify(line.data)}</div>`)}</div><//>`;
+  return (
+    lines.length > 0 &&
+    html`<${Part} title="Log" about=${plural(lines.length, "line")}
+      ><div class="log" tabindex="0" role="log" aria-label="Log" aria-live="off">
+        ${lines.map(
+          (line, at) =>
+            html`<div key=${at} class="logline">
+              <span class="ts">${(line.ms / 1000).toFixed(2)}</span>${"  "}
+              <span class=${{ warning: "warn", error: "bad", critical: "bad" }[line.level] ?? ""}
+                >${String(line.level ?? "info").padEnd(8)}</span
+              >${" "}
+              ${line.logger ? `${line.logger}: ` : ""}${
+                typeof line.data === "string" ? line.data : JSON.stringify(line.data)
+              }
+            </div>`,
+        )}
+      </div><//
+    >`
+  );
 }

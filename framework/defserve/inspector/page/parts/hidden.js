@@ -23,13 +23,15 @@ export function isolate(text) {
 // What a person types stays as it is: only texts and words about elements are changed.
 export function guardTexts() {
   // An element that is drawn again may bring the same properties.
-  const before = options.vnode, seen = new WeakSet();
+  const before = options.vnode,
+    seen = new WeakSet();
   options.vnode = vnode => {
     if (vnode.type === null) {
       if (typeof vnode.props === "string") vnode.props = isolate(showHidden(vnode.props));
     } else if (typeof vnode.type === "string" && !seen.has(vnode.props)) {
       seen.add(vnode.props);
-      for (const name of WORDS) if (typeof vnode.props[name] === "string") vnode.props[name] = isolate(showHidden(vnode.props[name]));
+      for (const name of WORDS)
+        if (typeof vnode.props[name] === "string") vnode.props[name] = isolate(showHidden(vnode.props[name]));
     }
     before?.(vnode);
   };

@@ -8,7 +8,10 @@ import { Icon } from "./icons.js";
 function useFocus(element, first) {
   useLayoutEffect(() => {
     const before = document.activeElement;
-    (element.current.querySelector(first ?? "[autofocus]") ?? element.current.querySelector("button, input, [tabindex='0']"))?.focus();
+    (
+      element.current.querySelector(first ?? "[autofocus]") ??
+      element.current.querySelector("button, input, [tabindex='0']")
+    )?.focus();
     return () => before?.focus?.();
   }, []);
 }
@@ -30,22 +33,45 @@ export function Dialog({ title, role = "dialog", onClose, light, foot, icon, wid
   const own = useRef(null);
   useFocus(own, first);
   useKeys({ escape: () => onClose?.() });
-  return html`<div class="scrim" onMouseDown=${event => { if (light && event.target === event.currentTarget) onClose?.(); }}>
-    <div class=${`dlg${wide ? " wide" : ""}`} role=${role} aria-modal="true" aria-labelledby="dialog-title" ref=${own} onKeyDown=${trap}>
-      <div class="dh">${icon}<h2 id="dialog-title" class="grow">${title}</h2></div><div class="dbody">${children}</div>
-      ${foot && html`<div class="df">${foot}</div>`}</div></div>`;
+  return html`<div
+    class="scrim"
+    onMouseDown=${event => {
+      if (light && event.target === event.currentTarget) onClose?.();
+    }}
+  >
+    <div
+      class=${`dlg${wide ? " wide" : ""}`}
+      role=${role}
+      aria-modal="true"
+      aria-labelledby="dialog-title"
+      ref=${own}
+      onKeyDown=${trap}
+    >
+      <div class="dh">
+        ${icon}
+        <h2 id="dialog-title" class="grow">${title}</h2>
+      </div>
+      <div class="dbody">${children}</div>
+      ${foot && html`<div class="df">${foot}</div>`}
+    </div>
+  </div>`;
 }
 
 // A button with a menu below. `items` are [words, run] pairs.
 export function Menu({ children, items, label, ...rest }) {
   const [open, setOpen] = useState(false);
   const own = useRef(null);
-  const close = () => { setOpen(false); own.current?.querySelector("button")?.focus(); };
+  const close = () => {
+    setOpen(false);
+    own.current?.querySelector("button")?.focus();
+  };
   useKeys({ escape: close }, open);
   useLayoutEffect(() => {
     if (!open) return undefined;
     own.current.querySelector("[role=menuitem]")?.focus();
-    const away = event => { if (!own.current?.contains(event.target)) setOpen(false); };
+    const away = event => {
+      if (!own.current?.contains(event.target)) setOpen(false);
+    };
     addEventListener("mousedown", away);
     return () => removeEventListener("mousedown", away);
   }, [open]);
@@ -56,20 +82,54 @@ export function Menu({ children, items, label, ...rest }) {
     const all = [...own.current.querySelectorAll("[role=menuitem]")];
     all[(all.indexOf(document.activeElement) + step + all.length) % all.length]?.focus();
   };
-  return html`<span class="menu" ref=${own} onKeyDown=${move}><${Button} after="down" aria-haspopup="menu" aria-expanded=${String(open)} onClick=${() => setOpen(!open)} ...${rest}>${children}<//>
-    ${open && html`<div class="pop menupop" role="menu" aria-label=${label}>${items.map(([words, run]) => html`<button type="button" role="menuitem" key=${words}
-      onClick=${() => { close(); run(); }}>${words}</button>`)}</div>`}</span>`;
+  return html`<span class="menu" ref=${own} onKeyDown=${move}
+    ><${Button}
+      after="down"
+      aria-haspopup="menu"
+      aria-expanded=${String(open)}
+      onClick=${() => setOpen(!open)}
+      ...${rest}
+      >${children}<//
+    >
+    ${
+      open &&
+      html`<div class="pop menupop" role="menu" aria-label=${label}>
+        ${items.map(
+          ([words, run]) =>
+            html`<button
+              type="button"
+              role="menuitem"
+              key=${words}
+              onClick=${() => {
+                close();
+                run();
+              }}
+            >
+              ${words}
+            </button>`,
+        )}
+      </div>`
+    }</span
+  >`;
 }
 
 export function Toasts() {
   const toasts = useStore(app, state => state.toasts);
-  return html`<div class="toasts" role="status" aria-live="polite">${toasts.map(each => html`<div class=${`toast ${each.tone}`} key=${each.id}>
-    <${Icon} name=${each.tone === "bad" ? "warning" : "check"} s />${each.text}</div>`)}</div>`;
+  return html`<div class="toasts" role="status" aria-live="polite">
+    ${toasts.map(
+      each =>
+        html`<div class=${`toast ${each.tone}`} key=${each.id}>
+          <${Icon} name=${each.tone === "bad" ? "warning" : "check"} s />${each.text}
+        </div>`,
+    )}
+  </div>`;
 }
 
 // Below the rest of a panel. It keeps its height; Esc closes it.
 export function Drawer({ label, head, onClose, children }) {
   useKeys({ escape: () => onClose() });
-  return html`<section class="pane drawer" aria-label=${label}><div class="tabs drawerhead">${head}<${Button} icon="close" plain small label="Close" onClick=${onClose} /></div>
-    ${children}</section>`;
+  return html`<section class="pane drawer" aria-label=${label}>
+    <div class="tabs drawerhead">${head}<${Button} icon="close" plain small label="Close" onClick=${onClose} /></div>
+    ${children}
+  </section>`;
 }

@@ -13,5 +13,7 @@ export function parsed(text) {
   try {
     const value = JSON.parse(text);
     return fits(value, DEEPEST) ? value : undefined;
-  } catch { return undefined; }
+  } catch {
+    return undefined;
+  }
 }

@@ -12,7 +12,9 @@ export const opens = address => /^https?:\/\//.test(address ?? "");
 // `isNews`: not what a page is told first.
 export function learnAccount(account, isNews = true) {
   if (isNews && account.state === "done" && app.get().account.state !== "done") toast("You are signed in.");
-  app.set(state => ({ account: { ...account, doneAt: account.state !== "done" ? 0 : state.account.doneAt || Date.now() } }));
+  app.set(state => ({
+    account: { ...account, doneAt: account.state !== "done" ? 0 : state.account.doneAt || Date.now() },
+  }));
 }
 
 // Only from a click: the tab is opened at once, or the browser would block it. It does not learn who opened it.
@@ -37,7 +39,10 @@ export async function signIn(scopes) {
 export async function signOut() {
   try {
     const { note } = await ask("account.sign_out");
-    toast(note ? `You are signed out here. ${note}` : "You are signed out. The tokens are revoked and forgotten.", note ? "bad" : "");
+    toast(
+      note ? `You are signed out here. ${note}` : "You are signed out. The tokens are revoked and forgotten.",
+      note ? "bad" : "",
+    );
   } catch (error) {
     toast(error.message, "bad");
   }
@@ -49,6 +54,13 @@ export function SignInButton({ error, primary }) {
   const scopes = error.signIn ?? error.sign_in;
   if (!scopes || !target.signs_in) return null;
   if (error.at < account.doneAt) return html`<span role="status">You have signed in since.</span>`;
-  return html`<${Button} small icon="key" primary=${primary} busy=${isUnderWay(account)} reason=${isUnderWay(account) ? "A sign-in is under way." : null}
-    onClick=${() => signIn(scopes)}>${scopes.length > 0 ? `Sign in with more rights (${scopes.join(", ")})` : "Sign in"}<//>`;
+  return html`<${Button}
+    small
+    icon="key"
+    primary=${primary}
+    busy=${isUnderWay(account)}
+    reason=${isUnderWay(account) ? "A sign-in is under way." : null}
+    onClick=${() => signIn(scopes)}
+    >${scopes.length > 0 ? `Sign in with more rights (${scopes.join(", ")})` : "Sign in"}<//
+  >`;
 }

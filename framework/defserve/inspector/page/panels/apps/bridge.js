@@ -6,9 +6,12 @@ import { TALLEST, context } from "./context.js";
 import { change, store } from "./state.js";
 
 const LONGEST = 1000000; // characters of one message
-const BURST = 400, RATE = 100; // messages at once, and a second
-const BYTES_BURST = 4000000, BYTES_RATE = 1000000;
-const MOST_KEPT = 500, MOST_KEPT_BYTES = 2000000;
+const BURST = 400,
+  RATE = 100; // messages at once, and a second
+const BYTES_BURST = 4000000,
+  BYTES_RATE = 1000000;
+const MOST_KEPT = 500,
+  MOST_KEPT_BYTES = 2000000;
 const TEARDOWN = 500; // ms that a view has to end by itself
 
 let last = 0;
@@ -16,27 +19,45 @@ let last = 0;
 // Keeps a message for the list. What is kept is bounded too; the oldest go first.
 function keep(n, from, data, text, of) {
   const { method, id } = data;
-  const entry = { n: ++last, at: Date.now() / 1000, from, method: typeof method === "string" ? method : null, of, id: id === undefined ? null : id, size: text.length, data, failed: "error" in data };
+  const entry = {
+    n: ++last,
+    at: Date.now() / 1000,
+    from,
+    method: typeof method === "string" ? method : null,
+    of,
+    id: id === undefined ? null : id,
+    size: text.length,
+    data,
+    failed: "error" in data,
+  };
   change(n, open => {
     const messages = [...open.messages, entry];
     let bytes = open.bytes + text.length;
-    while (messages.length > MOST_KEPT || (bytes > MOST_KEPT_BYTES && messages.length > 1)) bytes -= messages.shift().size;
+    while (messages.length > MOST_KEPT || (bytes > MOST_KEPT_BYTES && messages.length > 1))
+      bytes -= messages.shift().size;
     return { messages, bytes, count: open.count + 1 };
   });
 }
 
 // Joins the frame of an opened app with its host side, until the function that it gives is called.
 export function bridge(n, id, frame) {
-  let messages = BURST, bytes = BYTES_BURST, at = performance.now(), ended = false;
+  let messages = BURST,
+    bytes = BYTES_BURST,
+    at = performance.now(),
+    ended = false;
   const pending = new Map(); // id of a request of the view → its method
   const asked = new Set();
-  const stop = reason => { end(); change(n, () => ({ state: "stopped", reason })); };
+  const stop = reason => {
+    end();
+    change(n, () => ({ state: "stopped", reason }));
+  };
   const post = message => {
     if (ended) return;
     const of = message.method ? null : pending.get(message.id);
     if (!message.method) pending.delete(message.id);
     keep(n, "host", message, JSON.stringify(message), of);
-    // A view in a sandbox has no origin that could be named here. Nobody else can be in this frame: the policy of the page forbids it.
+    // A view in a sandbox has no origin that could be named here. Nobody else can be in this frame: the policy of the
+    // page forbids it.
     frame.contentWindow?.postMessage(message, "*");
   };
   const take = async data => {
@@ -49,37 +70,66 @@ export function bridge(n, id, frame) {
         if (data.method === "ui/request-display-mode" && answer.result) change(n, () => ({ mode: answer.result.mode }));
       }
     } catch (error) {
-      if (data.id !== undefined && data.method && !error.cancelled) post({ jsonrpc: "2.0", id: data.id, error: { code: -32603, message: error.message } });
-    } finally { asked.delete(asking); }
+      if (data.id !== undefined && data.method && !error.cancelled)
+        post({ jsonrpc: "2.0", id: data.id, error: { code: -32603, message: error.message } });
+    } finally {
+      asked.delete(asking);
+    }
   };
   const heard = event => {
     if (ended || event.source !== frame.contentWindow || event.origin !== "null") return;
-    const now = performance.now(), passed = (now - at) / 1000;
+    const now = performance.now(),
+      passed = (now - at) / 1000;
     at = now;
     messages = Math.min(BURST, messages + passed * RATE) - 1;
-    if (messages < 0) { stop(`It sent more than ${RATE} messages a second.`); return; }
+    if (messages < 0) {
+      stop(`It sent more than ${RATE} messages a second.`);
+      return;
+    }
     let text;
-    try { text = JSON.stringify(event.data); } catch { text = undefined; }
+    try {
+      text = JSON.stringify(event.data);
+    } catch {
+      text = undefined;
+    }
     if (typeof text !== "string") return;
     bytes = Math.min(BYTES_BURST, bytes + passed * BYTES_RATE) - text.length;
-    if (text.length > LONGEST || bytes < 0) { stop(text.length > LONGEST ? `It sent a message of ${text.length} characters.` : "It sent more than can be taken."); return; }
+    if (text.length > LONGEST || bytes < 0) {
+      stop(
+        text.length > LONGEST ? `It sent a message of ${text.length} characters.` : "It sent more than can be taken.",
+      );
+      return;
+    }
     const data = JSON.parse(text);
     // What is no message of the protocol, such as that of a tool of the browser, is not for us.
     if (data === null || typeof data !== "object" || data.jsonrpc !== "2.0") return;
     const isRequest = typeof data.method === "string" && data.id !== undefined;
     if (isRequest) pending.set(data.id, data.method);
-    if (pending.size > BURST) { stop("It asked more than it waited for."); return; }
+    if (pending.size > BURST) {
+      stop("It asked more than it waited for.");
+      return;
+    }
     keep(n, "view", data, text, data.method ? null : data.id === "teardown" ? "ui/resource-teardown" : null);
     const size = Number(data.params?.height);
-    if (data.method === "ui/notifications/size-changed" && size > 0) change(n, () => ({ height: Math.min(size, TALLEST) }));
+    if (data.method === "ui/notifications/size-changed" && size > 0)
+      change(n, () => ({ height: Math.min(size, TALLEST) }));
     if (typeof data.method === "string") take(data);
     else if (data.id === "teardown") goodbye?.();
   };
   let goodbye = null;
   addEventListener("message", heard);
-  const tell = () => ask("apps.context", { app: id, context: context(frame) }).then(({ answers }) => answers.forEach(post), () => {});
+  const tell = () =>
+    ask("apps.context", { app: id, context: context(frame) }).then(
+      ({ answers }) => answers.forEach(post),
+      () => {},
+    );
   let theme = app.get().theme;
-  const unfollow = app.subscribe(state => { if (state.theme !== theme) { theme = state.theme; tell(); } });
+  const unfollow = app.subscribe(state => {
+    if (state.theme !== theme) {
+      theme = state.theme;
+      tell();
+    }
+  });
   function end() {
     ended = true;
     removeEventListener("message", heard);
@@ -87,13 +137,21 @@ export function bridge(n, id, frame) {
     for (const asking of asked) asking.cancel();
   }
   // The mode was changed by the person.
-  const display = mode => ask("apps.context", { app: id, context: { displayMode: mode } }).then(({ answers }) => { change(n, () => ({ mode })); answers.forEach(post); }, () => {});
+  const display = mode =>
+    ask("apps.context", { app: id, context: { displayMode: mode } }).then(
+      ({ answers }) => {
+        change(n, () => ({ mode }));
+        answers.forEach(post);
+      },
+      () => {},
+    );
   // Lets the view end by itself, for a moment.
-  const teardown = () => new Promise(resolve => {
-    goodbye = resolve;
-    post({ jsonrpc: "2.0", id: "teardown", method: "ui/resource-teardown", params: { reason: "closed" } });
-    setTimeout(resolve, TEARDOWN);
-  });
+  const teardown = () =>
+    new Promise(resolve => {
+      goodbye = resolve;
+      post({ jsonrpc: "2.0", id: "teardown", method: "ui/resource-teardown", params: { reason: "closed" } });
+      setTimeout(resolve, TEARDOWN);
+    });
   store.set({ bridge: { n, display, teardown } });
   return end;
 }

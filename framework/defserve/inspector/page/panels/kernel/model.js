@@ -12,8 +12,13 @@ export const store = createStore({
 
 // A state → its tone, its shape, its word. Words are those of the kernel.
 const STATES = {
-  connected: ["ok", "dot"], connecting: ["acc", "ring"], restarting: ["warn", "ring"], draining: ["acc", "ring"],
-  registered: ["faint", "ring"], disconnected: ["faint", "ring"], error: ["bad", "cross"],
+  connected: ["ok", "dot"],
+  connecting: ["acc", "ring"],
+  restarting: ["warn", "ring"],
+  draining: ["acc", "ring"],
+  registered: ["faint", "ring"],
+  disconnected: ["faint", "ring"],
+  error: ["bad", "cross"],
 };
 const UNWELL = { late: "answers late", degraded: "degraded", unhealthy: "unhealthy" };
 const LOOKS = new Set(["restarting", "error"]);
@@ -25,7 +30,8 @@ export function stateOf(row) {
   if (row.state === "connected" && UNWELL[row.health]) return { tone: "warn", shape: "dot", words: UNWELL[row.health] };
   if (row.state === "draining" && row.calls) return { tone, shape, words: `draining, ${plural(row.calls, "call")}` };
   if (row.state === "registered" && row.note) return { tone, shape, words: "not enabled" };
-  if (["registered", "disconnected"].includes(row.state)) return { tone, shape, words: row.stopped ? "stopped" : row.start === "lazy" ? "starts when called" : row.state };
+  if (["registered", "disconnected"].includes(row.state))
+    return { tone, shape, words: row.stopped ? "stopped" : row.start === "lazy" ? "starts when called" : row.state };
   return { tone, shape, words: row.state };
 }
 
@@ -42,7 +48,7 @@ export function upOf(row, now = Date.now()) {
 
 export function span(seconds) {
   if (seconds == null) return "–";
-  const [d, h, m, s] = [seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60].map(Math.floor);
+  const [d, h, m, s] = [seconds / 86400, (seconds / 3600) % 24, (seconds / 60) % 60, seconds % 60].map(Math.floor);
   return d ? `${d} d ${h} h` : h ? `${h} h ${m} m` : m ? `${m} m` : `${s} s`;
 }
 
@@ -52,14 +58,17 @@ export const ms = value => (value == null ? "–" : value < 10 ? value.toFixed(1
 export function whereOf(text) {
   const [, scheme, rest] = /^([a-z][a-z0-9+.-]*):\/\/(.*)$/i.exec(text ?? "") ?? [];
   if (scheme) return [scheme, rest];
-  const words = (text ?? "").split(" ").map((word, at) => word.replace(at ? /^\/(?:[^/]+\/){2,}(?=[^/])/ : /^.*\/(?=[^/])/, at ? "…/" : ""));
+  const words = (text ?? "")
+    .split(" ")
+    .map((word, at) => word.replace(at ? /^\/(?:[^/]+\/){2,}(?=[^/])/ : /^.*\/(?=[^/])/, at ? "…/" : ""));
   return text ? ["stdio", words.join(" ")] : ["", ""];
 }
 
 // The same, at a terminal.
 export function command(told, verb, id, ...words) {
   const file = told.status?.config ? ` --config ${quoted(told.status.config)}` : "";
-  return `defserve kernel ${told.verbs[verb]}${id ? ` ${quoted(id)}` : ""}${words.map(word => ` ${quoted(word)}`).join("")}${file}`;
+  const rest = [...(id ? [id] : []), ...words].map(word => ` ${quoted(word)}`).join("");
+  return `defserve kernel ${told.verbs[verb]}${rest}${file}`;
 }
 
 const quoted = text => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
@@ -79,15 +88,28 @@ export async function run(verb, server = "", held = {}) {
 
 // `previous → new: reason` lines as spans of the last `seconds`: [from, to, state], from 0 (then) to 1 (now).
 export function spansOf(lines, seconds, state, now = Date.now() / 1000) {
-  const changes = lines.filter(line => line.kind === "state").map(line => [Date.parse(line.time) / 1000, ...(/^(\w+) → (\w+):/.exec(line.text)?.slice(1) ?? [])]).filter(each => each[2]);
-  const start = now - seconds, spans = [];
-  let from = start, current = changes.find(([time]) => time > start)?.[1] ?? state;
+  const changes = lines
+    .filter(line => line.kind === "state")
+    .map(line => [Date.parse(line.time) / 1000, ...(/^(\w+) → (\w+):/.exec(line.text)?.slice(1) ?? [])])
+    .filter(each => each[2]);
+  const start = now - seconds,
+    spans = [];
+  let from = start,
+    current = changes.find(([time]) => time > start)?.[1] ?? state;
   for (const [time, , next] of changes) {
-    if (time <= start) { current = next; continue; }
+    if (time <= start) {
+      current = next;
+      continue;
+    }
     spans.push([(from - start) / seconds, (time - start) / seconds, current]);
     from = time;
     current = next;
   }
   spans.push([(from - start) / seconds, 1, current]);
-  return { spans, ends: changes.filter(([time, before, next]) => time > start && before === "connected" && next !== "draining").map(([time]) => (time - start) / seconds) };
+  return {
+    spans,
+    ends: changes
+      .filter(([time, before, next]) => time > start && before === "connected" && next !== "draining")
+      .map(([time]) => (time - start) / seconds),
+  };
 }

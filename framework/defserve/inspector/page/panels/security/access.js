@@ -1,5 +1,5 @@
-// Access entries (MGP): whether an agent may use a tool. The protocol asks about one agent at a time, so those asked about
-// stay in the list.
+// Access entries (MGP): whether an agent may use a tool. The protocol asks about one agent at a time, so those asked
+// about stay in the list.
 import { html, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
 import { createStore, useStore } from "../../store.js";
@@ -20,10 +20,23 @@ function keep(about, said) {
   });
 }
 
-const SOURCES = { default_policy: "the default", server_grant: "entry for every tool", tool_grant: "entry for this tool" };
+const SOURCES = {
+  default_policy: "the default",
+  server_grant: "entry for every tool",
+  tool_grant: "entry for this tool",
+};
 
-const LASTS = [["", "for ever"], ["900", "for 15 minutes"], ["3600", "for an hour"], ["86400", "for a day"], ["2592000", "for 30 days"]];
-const leftOf = until => { const left = Date.parse(until) / 1000 - Date.now() / 1000; return Number.isNaN(left) ? "" : left > 0 ? `${age(0, left)} left` : "expired"; };
+const LASTS = [
+  ["", "for ever"],
+  ["900", "for 15 minutes"],
+  ["3600", "for an hour"],
+  ["86400", "for a day"],
+  ["2592000", "for 30 days"],
+];
+const leftOf = until => {
+  const left = Date.parse(until) / 1000 - Date.now() / 1000;
+  return Number.isNaN(left) ? "" : left > 0 ? `${age(0, left)} left` : "expired";
+};
 
 export function Access({ told }) {
   const { all } = useStore(entries);
@@ -41,23 +54,114 @@ export function Access({ told }) {
     try {
       if (verb) await ask(verb, { era: told.era, ...about, ...more });
       keep(about, await ask("security.access", { era: told.era, ...about }));
-    } catch (failed) { setError(failed); }
+    } catch (failed) {
+      setError(failed);
+    }
     setBusy(false);
   };
   const lasting = () => (lasts ? { seconds: Number(lasts) } : {});
   const about = { agent: agent.trim(), tool: tool.trim() };
   const reason = about.agent ? null : "Name an agent first";
-  return html`<div class="head"><h2>Access</h2><span class="grow"></span></div>
-    ${!can ? html`<p class="pad small dim">This server lets nobody ask or change over the wire who may use which tool. Its author allows it with <code>AccessPolicy(admins=[…])</code>.</p>` : html`
-      <form class="asks" onSubmit=${event => { event.preventDefault(); if (!reason) run(null, about); }}>
-        <label class="in mono"><span class="vh">Agent</span><input class="bare" placeholder="agent.helper" value=${agent} spellcheck="false" onInput=${event => setAgent(event.target.value)} /></label>
-        <label class="in mono"><span class="vh">Tool</span><input class="bare" placeholder="every tool" value=${tool} spellcheck="false" onInput=${event => setTool(event.target.value)} /></label>
-        <label class="in pick"><span class="vh">For how long</span><select class="bare" value=${lasts} onChange=${event => setLasts(event.target.value)}>${LASTS.map(([seconds, words]) => html`<option key=${seconds} value=${seconds}>${words}</option>`)}</select></label>
-        <${Button} type="submit" busy=${busy} reason=${reason}>Look up<//><${Button} reason=${reason} onClick=${() => run("security.grant", about, { permission: "allow", ...lasting() })}>Allow<//>
-        <${Button} reason=${reason} onClick=${() => run("security.grant", about, { permission: "deny", ...lasting() })}>Deny<//></form>
-      ${error && html`<div class="p12"><${ErrorNote} error=${error} /></div>`}
-      ${all.length > 0 && html`<div class="scrolls"><table><thead><tr><th class="first">agent</th><th>tool</th><th>may</th><th>because of</th><th class="last"><span class="vh">Revoke</span></th></tr></thead><tbody>
-        ${all.map(each => html`<tr key=${each.key}><td class="first mono">${each.agent}</td><td class="mono dim">${each.tool || "every tool"}</td><td><${Chip} tone=${each.permission === "allow" ? "ok" : "bad"}>${String(each.permission)}<//></td>
-          <td class="dim">${SOURCES[each.source] ?? String(each.source)}${each.granted_by ? `, by ${each.granted_by}` : ""}${each.expires_at && html`, <span class="nowrap" title=${each.expires_at}>${leftOf(each.expires_at)}</span>`}</td>
-          <td class="r last">${each.source === (each.tool ? "tool_grant" : "server_grant") && html`<${Button} small plain onClick=${() => run("security.revoke", { agent: each.agent, tool: each.tool })}>Revoke<//>`}</td></tr>`)}</tbody></table></div>`}`}`;
+  return html`<div class="head">
+      <h2>Access</h2>
+      <span class="grow"></span>
+    </div>
+    ${
+      !can
+        ? html`<p class="pad small dim">
+            This server lets nobody ask or change over the wire who may use which tool. Its author allows it with${" "}
+            <code>AccessPolicy(admins=[…])</code>.
+          </p>`
+        : html`<form
+              class="asks"
+              onSubmit=${event => {
+                event.preventDefault();
+                if (!reason) run(null, about);
+              }}
+            >
+              <label class="in mono"
+                ><span class="vh">Agent</span
+                ><input
+                  class="bare"
+                  placeholder="agent.helper"
+                  value=${agent}
+                  spellcheck="false"
+                  onInput=${event => setAgent(event.target.value)}
+              /></label>
+              <label class="in mono"
+                ><span class="vh">Tool</span
+                ><input
+                  class="bare"
+                  placeholder="every tool"
+                  value=${tool}
+                  spellcheck="false"
+                  onInput=${event => setTool(event.target.value)}
+              /></label>
+              <label class="in pick"
+                ><span class="vh">For how long</span
+                ><select class="bare" value=${lasts} onChange=${event => setLasts(event.target.value)}>
+                  ${LASTS.map(([seconds, words]) => html`<option key=${seconds} value=${seconds}>${words}</option>`)}
+                </select></label
+              >
+              <${Button} type="submit" busy=${busy} reason=${reason}>Look up<//
+              ><${Button}
+                reason=${reason}
+                onClick=${() => run("security.grant", about, { permission: "allow", ...lasting() })}
+                >Allow<//
+              >
+              <${Button}
+                reason=${reason}
+                onClick=${() => run("security.grant", about, { permission: "deny", ...lasting() })}
+                >Deny<//
+              >
+            </form>
+            ${error && html`<div class="p12"><${ErrorNote} error=${error} /></div>`}
+            ${
+              all.length > 0 &&
+              html`<div class="scrolls">
+                <table>
+                  <thead>
+                    <tr>
+                      <th class="first">agent</th>
+                      <th>tool</th>
+                      <th>may</th>
+                      <th>because of</th>
+                      <th class="last"><span class="vh">Revoke</span></th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    ${all.map(
+                      each =>
+                        html`<tr key=${each.key}>
+                          <td class="first mono">${each.agent}</td>
+                          <td class="mono dim">${each.tool || "every tool"}</td>
+                          <td>
+                            <${Chip} tone=${each.permission === "allow" ? "ok" : "bad"}>${String(each.permission)}<//>
+                          </td>
+                          <td class="dim">
+                            ${SOURCES[each.source] ?? String(each.source)}${
+                              each.granted_by ? `, by ${each.granted_by}` : ""
+                            }${
+                              each.expires_at &&
+                              html`, <span class="nowrap" title=${each.expires_at}>${leftOf(each.expires_at)}</span>`
+                            }
+                          </td>
+                          <td class="r last">
+                            ${
+                              each.source === (each.tool ? "tool_grant" : "server_grant") &&
+                              html`<${Button}
+                                small
+                                plain
+                                onClick=${() => run("security.revoke", { agent: each.agent, tool: each.tool })}
+                                >Revoke<//
+                              >`
+                            }
+                          </td>
+                        </tr>`,
+                    )}
+                  </tbody>
+                </table>
+              </div>`
+            }`
+    }`;
 }

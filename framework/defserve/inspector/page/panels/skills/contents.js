@@ -12,23 +12,79 @@ function Shown({ state, listed }) {
   const { file, error } = state;
   if (error) return html`<${ErrorNote} error=${error} fact="It could not be read." />`;
   if (file.refused) {
-    return html`<${Note} tone="bad" role="alert" fact="Refused: this is not the file that was listed.">${file.refused}. Nothing of it is shown. A host must not use this skill.<//>
-      <dl class="kv"><dt>listed</dt><dd class="mono wraps">${listed.digest}</dd><dt>size</dt><dd>${bytes(listed.size)}</dd></dl>`;
+    return html`<${Note} tone="bad" role="alert" fact="Refused: this is not the file that was listed."
+        >${file.refused}. Nothing of it is shown. A host must not use this skill.<//
+      >
+      <dl class="kv">
+        <dt>listed</dt>
+        <dd class="mono wraps">${listed.digest}</dd>
+        <dt>size</dt>
+        <dd>${bytes(listed.size)}</dd>
+      </dl>`;
   }
   const { text, blob, type } = file;
-  return html`<dl class="kv"><dt>digest</dt><dd class="row"><code class="mono cut" tabindex="0" title=${file.digest}>${file.digest}</code><${Copy} text=${file.digest} label="Copy the digest" /></dd><dt>size</dt><dd class="num">${bytes(file.size)}, as listed</dd></dl>
-    ${text !== undefined ? html`<${Block} block=${{ type: "text", text }} />` : html`<${Block} block=${{ type: "resource", resource: { uri: file.path, mimeType: type, blob } }} />`}`;
+  return html`<dl class="kv">
+      <dt>digest</dt>
+      <dd class="row">
+        <code class="mono cut" tabindex="0" title=${file.digest}>${file.digest}</code
+        ><${Copy} text=${file.digest} label="Copy the digest" />
+      </dd>
+      <dt>size</dt>
+      <dd class="num">${bytes(file.size)}, as listed</dd>
+    </dl>
+    ${
+      text !== undefined
+        ? html`<${Block} block=${{ type: "text", text }} />`
+        : html`<${Block} block=${{ type: "resource", resource: { uri: file.path, mimeType: type, blob } }} />`
+    }`;
 }
 
 export function Contents({ skill, path, era, onBack }) {
   const listed = skill?.files.find(each => each.path === path);
   const state = useStore(reads, each => each.read)[keyOf(era, skill?.uri, path)];
-  const onRead = () => { if (!listed) return false; read(era, skill.uri, path, true); return true; };
+  const onRead = () => {
+    if (!listed) return false;
+    read(era, skill.uri, path, true);
+    return true;
+  };
   useKeys({ "ctrl+enter": onRead, r: onRead });
   const back = html`<${Button} plain icon="left" class="only-m" label="Back to the skill" onClick=${onBack} />`;
-  if (!listed) return html`<div class="head only-m">${back}</div><div class="body"><${Empty} icon="page" title="No file is chosen">Choose one at the left.<//></div>`;
+  if (!listed)
+    return html`<div class="head only-m">${back}</div>
+      <div class="body"><${Empty} icon="page" title="No file is chosen">Choose one at the left.<//></div>`;
   const ok = state?.file && !state.file.refused;
-  return html`<div class="head">${back}<h2 class="mono grow cut toolname">${path}</h2>${ok ? html`<${Chip} tone="ok" icon="check">verified<//>` : state?.file?.refused ? html`<${Chip} tone="bad" icon="close">refused<//>` : html`<${Chip} tone="out">not read<//>`}</div>
-    <div class="body stream">${!state ? html`<${Empty} icon="page" title="Nothing of it is read yet" action=${html`<${Button} primary icon="play" keys="Ctrl ↵" onClick=${onRead}>Read it<//>`}>A host reads a skill when it is needed, and compares each file with the list.<//>` : state.busy && !state.at ? html`<${Loading} rows=${4} />` : html`<${Shown} state=${state} listed=${listed} />`}</div>
-    ${state && html`<div class="bar"><${Button} icon="repeat" busy=${state.busy} keys="R" onClick=${onRead}>Read again<//><span class="grow"></span>${state.at && html`<span class="tiny faint num">read at ${clock(state.at, false)}, ${duration(state.ms)}</span>`}</div>`}`;
+  return html`<div class="head">
+      ${back}
+      <h2 class="mono grow cut toolname">${path}</h2>
+      ${
+        ok
+          ? html`<${Chip} tone="ok" icon="check">verified<//>`
+          : state?.file?.refused
+            ? html`<${Chip} tone="bad" icon="close">refused<//>`
+            : html`<${Chip} tone="out">not read<//>`
+      }
+    </div>
+    <div class="body stream">
+      ${
+        !state
+          ? html`<${Empty}
+              icon="page"
+              title="Nothing of it is read yet"
+              action=${html`<${Button} primary icon="play" keys="Ctrl ↵" onClick=${onRead}>Read it<//>`}
+              >A host reads a skill when it is needed, and compares each file with the list.<//
+            >`
+          : state.busy && !state.at
+            ? html`<${Loading} rows=${4} />`
+            : html`<${Shown} state=${state} listed=${listed} />`
+      }
+    </div>
+    ${
+      state &&
+      html`<div class="bar">
+        <${Button} icon="repeat" busy=${state.busy} keys="R" onClick=${onRead}>Read again<//
+        ><span class="grow"></span>${
+          state.at && html`<span class="tiny faint num">read at ${clock(state.at, false)}, ${duration(state.ms)}</span>`
+        }
+      </div>`
+    }`;
 }

@@ -8,18 +8,25 @@ export const reads = createStore({ read: {}, path: {} }); // path: skill → the
 
 export const keyOf = (era, uri, path) => JSON.stringify([era, uri, path]);
 
-const put = (key, change) => reads.set(({ read }) => {
-  const { [key]: before, ...rest } = read;
-  return { read: { ...Object.fromEntries(Object.entries(rest).slice(1 - MOST_READ)), [key]: { ...before, ...change } } };
-});
+const put = (key, change) =>
+  reads.set(({ read }) => {
+    const { [key]: before, ...rest } = read;
+    return {
+      read: { ...Object.fromEntries(Object.entries(rest).slice(1 - MOST_READ)), [key]: { ...before, ...change } },
+    };
+  });
 
 export function read(era, uri, path, again = false) {
-  const key = keyOf(era, uri, path), began = performance.now();
+  const key = keyOf(era, uri, path),
+    began = performance.now();
   reads.set(state => ({ path: { ...state.path, [uri]: path } }));
   if (reads.get().read[key]?.busy || (reads.get().read[key]?.at && !again)) return;
   put(key, { busy: true });
   const done = change => put(key, { busy: false, at: Date.now() / 1000, ms: performance.now() - began, ...change });
-  ask("skills.read", { era, uri, path, again }).then(file => done({ file, error: null }), error => done({ file: null, error }));
+  ask("skills.read", { era, uri, path, again }).then(
+    file => done({ file, error: null }),
+    error => done({ file: null, error }),
+  );
 }
 
 // A new list: what was read before may be another version.

@@ -1,6 +1,9 @@
 // Lays out a tree of checkpoints: which rows there are, in which lane each stands. Pure, no DOM; linear in checkpoints
 // but for the lanes. Checkpoints are places in the order of their making, 0 the oldest.
-export const MIN_RUN = 12, EDGE = 2, MAX_LANES = 8, NO_PARENT = -1;
+export const MIN_RUN = 12,
+  EDGE = 2,
+  MAX_LANES = 8,
+  NO_PARENT = -1;
 
 // parents: Int32Array, the place of each parent, below 0 for none. head: a place, or -1. keep: places that are never
 // folded (A, B, found, focused). open: oldest place of a fold → how many of it are unfolded, from the top.
@@ -9,12 +12,14 @@ export const MIN_RUN = 12, EDGE = 2, MAX_LANES = 8, NO_PARENT = -1;
 // many there are; ends, line → the place of its end; hasHead; shared, how many lines share the last lane.
 export function layout({ parents, head = -1, keep = [], open = [], headOnly = false }) {
   const count = parents.length;
-  const kept = new Set(keep), opened = new Map(open);
+  const kept = new Set(keep),
+    opened = new Map(open);
   const children = new Int32Array(count);
   for (let at = 0; at < count; at++) if (parents[at] >= 0) children[parents[at]]++;
 
   // 1. Lines. The head's own line first, then one for each other end, newest first, down to where it meets a line.
-  const lineOf = new Int32Array(count).fill(-1), lines = [];
+  const lineOf = new Int32Array(count).fill(-1),
+    lines = [];
   const follow = from => {
     const members = [];
     let at = from;
@@ -43,7 +48,8 @@ export function layout({ parents, head = -1, keep = [], open = [], headOnly = fa
     };
     for (const at of members) {
       const plain = at !== head && !kept.has(at) && parents[at] >= 0 && (headOnly || children[at] === 1);
-      if (plain) run.push(at); else close();
+      if (plain) run.push(at);
+      else close();
     }
     close();
   }
@@ -55,7 +61,7 @@ export function layout({ parents, head = -1, keep = [], open = [], headOnly = fa
     if (lineOf[at] < 0) continue;
     const fold = foldOf[at];
     if (fold >= 0 && fold !== at) {
-      const row = rowOf[at] = rowOf[fold];
+      const row = (rowOf[at] = rowOf[fold]);
       rows.folded[row]++;
       rows.last[row] = at;
       continue;
@@ -68,9 +74,13 @@ export function layout({ parents, head = -1, keep = [], open = [], headOnly = fa
   }
 
   // 4. Lanes. Lane 0 is the head's line alone; every other takes the lowest that is free where it begins.
-  const until = [hasHead ? Infinity : -1], laneOf = [];
+  const until = [hasHead ? Infinity : -1],
+    laneOf = [];
   lines.forEach(({ members, meets }, index) => {
-    if (hasHead && index === 0) { laneOf.push(0); return; }
+    if (hasHead && index === 0) {
+      laneOf.push(0);
+      return;
+    }
     const top = rowOf[members[0]];
     const bottom = meets >= 0 ? rowOf[meets] : rowOf[members.at(-1)] + 1;
     let lane = hasHead ? 1 : 0;
@@ -85,8 +95,13 @@ export function layout({ parents, head = -1, keep = [], open = [], headOnly = fa
   }
   const typed = Object.fromEntries(Object.entries(rows).map(([name, values]) => [name, Int32Array.from(values)]));
   return {
-    ...typed, rowOf, count: rows.at.length, hasHead, lanes: Math.min(until.length, MAX_LANES + 1),
-    ends: Int32Array.from(lines, line => line.members[0]), branches: lines.length,
+    ...typed,
+    rowOf,
+    count: rows.at.length,
+    hasHead,
+    lanes: Math.min(until.length, MAX_LANES + 1),
+    ends: Int32Array.from(lines, line => line.members[0]),
+    branches: lines.length,
     shared: laneOf.filter(lane => lane === MAX_LANES).length,
   };
 }

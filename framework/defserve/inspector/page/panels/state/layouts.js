@@ -3,7 +3,8 @@ import { useEffect, useRef, useState } from "../../vendor/preact.js";
 import { layout } from "./lanes.js";
 
 const LARGE = 5000;
-let worker = null, lastId = 0;
+let worker = null,
+  lastId = 0;
 const waiting = new Map();
 
 function byWorker(asked) {
@@ -27,7 +28,10 @@ export function useLayout(tree, version, asked, key) {
     const turn = ++newest.current;
     const whole = { ...asked, parents: Int32Array.from(tree.parents) };
     if (tree.count < LARGE) setMade({ ...layout(whole), tree, ids: tree.count });
-    else byWorker(whole).then(done => { if (turn === newest.current) setMade({ ...done, tree, ids: whole.parents.length }); });
+    else
+      byWorker(whole).then(done => {
+        if (turn === newest.current) setMade({ ...done, tree, ids: whole.parents.length });
+      });
   }, [tree, version, key]);
   return made && made.tree === tree ? made : null;
 }

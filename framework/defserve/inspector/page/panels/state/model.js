@@ -1,5 +1,6 @@
 // The checkpoints of one tree as the host tells them, and what can be said about them without asking it again.
-const SHORTEST = 4, SEVERAL = -1;
+const SHORTEST = 4,
+  SEVERAL = -1;
 
 export class Tree {
   constructor() {
@@ -14,8 +15,12 @@ export class Tree {
     this.shorts = [];
   }
 
-  get count() { return this.ids.length; }
-  get headPlace() { return this.placeOf.get(this.head) ?? -1; }
+  get count() {
+    return this.ids.length;
+  }
+  get headPlace() {
+    return this.placeOf.get(this.head) ?? -1;
+  }
 
   // A part of what the host sends.
   take({ from, checkpoints, head, at }) {
@@ -38,7 +43,9 @@ export class Tree {
 
   // The first four letters of an id, and more where two would be alike. What ids of ours begin with is left out.
   shorten(place, length = SHORTEST) {
-    const name = bare(this.ids[place]), start = name.slice(0, length), other = this.starts.get(start);
+    const name = bare(this.ids[place]),
+      start = name.slice(0, length),
+      other = this.starts.get(start);
     if (other === undefined) {
       this.starts.set(start, place);
       this.shorts[place] = start;
@@ -66,9 +73,14 @@ export class Tree {
   // How to get from one checkpoint to another: `back` are left behind, `on` are gone through, in order. `shared` is
   // where both lines meet, or -1.
   between(a, b) {
-    const up = this.ancestors(a), from = new Set(up), on = [];
+    const up = this.ancestors(a),
+      from = new Set(up),
+      on = [];
     let at = b;
-    while (at >= 0 && !from.has(at)) { on.push(at); at = this.parents[at]; }
+    while (at >= 0 && !from.has(at)) {
+      on.push(at);
+      at = this.parents[at];
+    }
     return { shared: at, back: at < 0 ? up : up.slice(0, up.indexOf(at)), on: on.reverse() };
   }
 
@@ -78,7 +90,8 @@ export class Tree {
     if (!words.length) return [];
     const found = [];
     for (let at = this.count - 1; at >= 0; at--) {
-      const said = `${this.ids[at]} ${this.calls[at] ?? ""} ${this.changes[at] ?? ""} ${this.makers[at] ?? ""}`.toLowerCase();
+      const said =
+        `${this.ids[at]} ${this.calls[at] ?? ""} ${this.changes[at] ?? ""} ${this.makers[at] ?? ""}`.toLowerCase();
       if (words.every(word => said.includes(word))) found.push(at);
     }
     return found;
@@ -93,14 +106,21 @@ export class Tree {
     }
     const found = [...names];
     if (!found.length) return "";
-    return found.length > 3 ? " by several" : " by " + (found.length === 1 ? found[0] : `${found.slice(0, -1).join(", ")} and ${found.at(-1)}`);
+    return found.length > 3
+      ? " by several"
+      : " by " + (found.length === 1 ? found[0] : `${found.slice(0, -1).join(", ")} and ${found.at(-1)}`);
   }
 
   row(at) {
     const parent = this.parents[at];
     return {
-      id: this.ids[at], parent: parent >= 0 ? this.ids[parent] : null, time: this.times[at],
-      call: this.calls[at], change: this.changes[at], who: this.makers[at], head: this.ids[at] === this.head,
+      id: this.ids[at],
+      parent: parent >= 0 ? this.ids[parent] : null,
+      time: this.times[at],
+      call: this.calls[at],
+      change: this.changes[at],
+      who: this.makers[at],
+      head: this.ids[at] === this.head,
     };
   }
 }
@@ -109,17 +129,23 @@ const bare = id => id.replace(/^[a-z]+_/, "");
 
 // A colour belongs to the end of a line, and goes on to the checkpoint that is made after it.
 export class Colours {
-  constructor() { this.of = new Map(); }
+  constructor() {
+    this.of = new Map();
+  }
 
   // line → 1 … 6. Line 0 is asked first, so that it keeps what it had.
   assign(tree, ends) {
-    const used = new Array(7).fill(0), found = [];
+    const used = new Array(7).fill(0),
+      found = [];
     const taken = new Set();
     for (const end of ends) {
       let colour = 0;
       for (let at = end, steps = 0; at >= 0 && steps < 64 && !colour; at = tree.parents[at], steps++) {
         const known = this.of.get(tree.ids[at]);
-        if (known && !taken.has(tree.ids[at])) { colour = known; taken.add(tree.ids[at]); }
+        if (known && !taken.has(tree.ids[at])) {
+          colour = known;
+          taken.add(tree.ids[at]);
+        }
       }
       if (!colour) {
         colour = 1;

@@ -17,17 +17,30 @@ export async function load(era) {
   try {
     const { tasks, offered, session } = await ask("tasks.list", { era });
     store.set(state => ({ tasks, facts: { ...state.facts, [era]: { offered, session } }, error: null }));
-  } catch (error) { store.set({ error }); }
+  } catch (error) {
+    store.set({ error });
+  }
 }
 
-export const put = task => store.set(state => {
-  const known = state.tasks.some(each => each.task === task.task);
-  return { tasks: known ? state.tasks.map(each => (each.task === task.task ? task : each)) : [task, ...state.tasks].slice(0, MOST) };
-});
+export const put = task =>
+  store.set(state => {
+    const known = state.tasks.some(each => each.task === task.task);
+    return {
+      tasks: known
+        ? state.tasks.map(each => (each.task === task.task ? task : each))
+        : [task, ...state.tasks].slice(0, MOST),
+    };
+  });
 
 // Fetches a task with its result and its steps.
 export function look(number) {
-  ask("tasks.show", { task: number }).then(whole => { put(whole); store.set({ whole }); }, () => {});
+  ask("tasks.show", { task: number }).then(
+    whole => {
+      put(whole);
+      store.set({ whole });
+    },
+    () => {},
+  );
 }
 
 export async function begin(era, tool, args) {
@@ -48,8 +61,12 @@ export const isOver = task => task.over !== null;
 export function start() {
   let loaded = "";
   const see = ({ era, connections }) => {
-    const told = connections[era], key = told?.state === "open" ? `${era} ${told.at}` : "";
-    if (key && key !== loaded) { loaded = key; load(era); }
+    const told = connections[era],
+      key = told?.state === "open" ? `${era} ${told.at}` : "";
+    if (key && key !== loaded) {
+      loaded = key;
+      load(era);
+    }
   };
   app.subscribe(see);
   see(app.get());

@@ -1,10 +1,10 @@
 // The right pane: the calls, newest first, and what the one in view gave.
 import { html, useEffect, useState } from "../../vendor/preact.js";
-import { duration, plural } from "../../format.js";
+import { duration } from "../../format.js";
 import { useOpenQuestions } from "../../questions.js";
 import { app, go, useStore } from "../../store.js";
-import { Button, Chip, Copy, Tabs } from "../../parts/controls.js";
-import { Block, Log, Part, Structured, repeats, tabled } from "../../parts/content.js";
+import { Button, Tabs } from "../../parts/controls.js";
+import { Block, Log, Structured, repeats, tabled } from "../../parts/content.js";
 import { Icon } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
@@ -14,7 +14,10 @@ import { store } from "./state.js";
 
 const TONE = { done: "ok", failed: "bad", cancelled: "warn" };
 
-export const CallMark = ({ call }) => (call.state === "running" ? html`<${Icon} name="spinner" s class="acc" />` : html`<span class=${`dot ${TONE[call.state]}`}></span><span class="vh">${call.state}</span>`);
+export const CallMark = ({ call }) =>
+  call.state === "running"
+    ? html`<${Icon} name="spinner" s class="acc" />`
+    : html`<span class=${`dot ${TONE[call.state]}`}></span><span class="vh">${call.state}</span>`;
 
 function useTick(active) {
   const [, tick] = useState(0);
@@ -32,12 +35,44 @@ function Progress({ call }) {
   const { progress, total, message } = call.progress ?? {};
   const share = total > 0 && progress / total >= 0 ? Math.min(1, progress / total) : null;
   const left = isRunning && share > 0.05 && share < 1 ? passed / share - passed : null;
-  const words = isRunning ? message ?? (call.progress ? "Working" : "Waiting for the answer") : { done: "Done", failed: "Failed", cancelled: "Cancelled" }[call.state];
+  const words = isRunning
+    ? (message ?? (call.progress ? "Working" : "Waiting for the answer"))
+    : { done: "Done", failed: "Failed", cancelled: "Cancelled" }[call.state];
   const era = call.era ? `${isRunning ? "Runs" : "Ran"} in the ${call.era} era.` : "";
-  return html`<div class="part"><div class="row progress"><b class="grow cut" title=${words}>${words}</b>${share !== null && isRunning && html`<span class="num dim">${Math.round(share * 100)} %</span>`}<span class="num faint">${duration(passed)}</span>
-      ${isRunning && html`<${Button} small icon="stop" keys="Esc" onClick=${() => call.cancel()}>Cancel<//>`}</div>
-    ${isRunning && html`<svg class=${`meter${share === null ? " unknown" : ""}`} preserveAspectRatio="none" viewBox="0 0 100 6" role="progressbar" aria-label="Progress" aria-valuenow=${share === null ? null : Math.round(share * 100)} aria-valuemin="0" aria-valuemax="100"><rect width=${share === null ? 30 : share * 100} height="6" /></svg>`}
-    <p class="tiny faint under">${[left !== null && `About ${duration(left)} left.`, call.first != null && `First part after ${duration(call.first)}.`, era].filter(Boolean).join(" ")}</p></div>`;
+  return html`<div class="part">
+    <div class="row progress">
+      <b class="grow cut" title=${words}>${words}</b
+      >${share !== null && isRunning && html`<span class="num dim">${Math.round(share * 100)} %</span>`}<span
+        class="num faint"
+        >${duration(passed)}</span
+      >
+      ${isRunning && html`<${Button} small icon="stop" keys="Esc" onClick=${() => call.cancel()}>Cancel<//>`}
+    </div>
+    ${
+      isRunning &&
+      html`<svg
+        class=${`meter${share === null ? " unknown" : ""}`}
+        preserveAspectRatio="none"
+        viewBox="0 0 100 6"
+        role="progressbar"
+        aria-label="Progress"
+        aria-valuenow=${share === null ? null : Math.round(share * 100)}
+        aria-valuemin="0"
+        aria-valuemax="100"
+      >
+        <rect width=${share === null ? 30 : share * 100} height="6" />
+      </svg>`
+    }
+    <p class="tiny faint under">
+      ${[
+        left !== null && `About ${duration(left)} left.`,
+        call.first != null && `First part after ${duration(call.first)}.`,
+        era,
+      ]
+        .filter(Boolean)
+        .join(" ")}
+    </p>
+  </div>`;
 }
 
 // The content of a result, whatever a server sent.
@@ -49,30 +84,67 @@ const LOGGED = /internal error.* \(id \w+\)/;
 // The text of a failed result, with the line that says how to fix it.
 function failure(call) {
   if (call.error) return call.error;
-  const text = contentOf(call.result).filter(block => block?.type === "text").map(block => String(block.text)).join("\n") || "the tool failed";
+  const text =
+    contentOf(call.result)
+      .filter(block => block?.type === "text")
+      .map(block => String(block.text))
+      .join("\n") || "the tool failed";
   const about = call.result?._meta?.["dev.defserve/error"] ?? call.result?._mgp?.error ?? {};
   const [message, fix] = text.split(/\n\s*fix:\s*/);
   // The id in the text is the one in the server's log, so no other is shown beside it.
   const logged = LOGGED.test(message);
-  return { message, fix: fix ?? about.fix, data: about, logged, detail: [about.error_type, !logged && about.trace_id && `id ${about.trace_id}`].filter(Boolean).join(", ") };
+  return {
+    message,
+    fix: fix ?? about.fix,
+    data: about,
+    logged,
+    detail: [about.error_type, !logged && about.trace_id && `id ${about.trace_id}`].filter(Boolean).join(", "),
+  };
 }
 
 function Parts({ call, schema }) {
   const isRunning = call.state === "running";
   const structured = call.result?.structuredContent;
   // A failed result says why in its texts, which the note shows.
-  const content = isRunning || !call.result ? call.parts : contentOf(call.result).filter(block => call.state !== "failed" || block?.type !== "text");
+  const content =
+    isRunning || !call.result
+      ? call.parts
+      : contentOf(call.result).filter(block => call.state !== "failed" || block?.type !== "text");
   const { rows, rest: blocks } = tabled(content.filter(block => !repeats(block, structured)));
-  const joined = isRunning && blocks.length > 1 && blocks.every(block => block?.type === "text") ? [{ type: "text", text: blocks.map(block => block.text).join("") }] : blocks;
+  const joined =
+    isRunning && blocks.length > 1 && blocks.every(block => block?.type === "text")
+      ? [{ type: "text", text: blocks.map(block => block.text).join("") }]
+      : blocks;
   const nothing = call.state === "done" && structured === undefined && !blocks.length && !rows;
-  return html`${structured !== undefined ? html`<${Structured} value=${structured} schema=${schema} />` : rows && html`<${Structured} value=${rows.length === 1 && !isRunning ? rows[0] : rows} schema=${schema} running=${isRunning} title="Result" />`}
-    ${joined.map((block, at) => html`<${Block} key=${at} block=${block} />`)}${nothing && html`<p class="dim">The tool gave nothing back.</p>`}<${Log} lines=${call.log} />`;
+  return html`${
+      structured !== undefined
+        ? html`<${Structured} value=${structured} schema=${schema} />`
+        : rows &&
+          html`<${Structured}
+            value=${rows.length === 1 && !isRunning ? rows[0] : rows}
+            schema=${schema}
+            running=${isRunning}
+            title="Result"
+          />`
+    }
+    ${joined.map((block, at) => html`<${Block} key=${at} block=${block} />`)}${
+      nothing && html`<p class="dim">The tool gave nothing back.</p>`
+    }<${Log} lines=${call.log} />`;
 }
 
 // A call may wait for the person.
 function Asked({ era }) {
   const [question] = useOpenQuestions().filter(each => each.era === era);
-  return question && html`<${Note} tone="warn" icon="question" fact="The server asks something." actions=${html`<${Button} small onClick=${() => go("questions", String(question.id))}>Answer it<//>`}>${question.message ?? "It wants an answer of your model."}<//>`;
+  return (
+    question &&
+    html`<${Note}
+      tone="warn"
+      icon="question"
+      fact="The server asks something."
+      actions=${html`<${Button} small onClick=${() => go("questions", String(question.id))}>Answer it<//>`}
+      >${question.message ?? "It wants an answer of your model."}<//
+    >`
+  );
 }
 
 function Shown({ call, tool, onRepeat }) {
@@ -80,38 +152,113 @@ function Shown({ call, tool, onRepeat }) {
   const [raw, setRaw] = useState(false);
   const { tracebacks } = useStore(app, state => state.target);
   const needs = failed && /not grant|permission/i.test(failed.message);
-  return html`<div class="stream"><${Progress} call=${call} />${call.state === "running" && html`<${Asked} era=${call.era} />`}
-    ${failed && html`<${ErrorNote} error=${failed} onRetry=${failed.signIn && onRepeat} detail=${[failed.detail, failed.logged && tracebacks].filter(Boolean).join(". ")} actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`} />`}
-    ${call.state === "cancelled" && html`<${Note} tone="warn" fact="The call was cancelled.">${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//>`}
+  return html`<div class="stream">
+    <${Progress} call=${call} />${call.state === "running" && html`<${Asked} era=${call.era} />`}
+    ${
+      failed &&
+      html`<${ErrorNote}
+        error=${failed}
+        onRetry=${failed.signIn && onRepeat}
+        detail=${[failed.detail, failed.logged && tracebacks].filter(Boolean).join(". ")}
+        actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`}
+      />`
+    }
+    ${
+      call.state === "cancelled" &&
+      html`<${Note} tone="warn" fact="The call was cancelled."
+        >${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//
+      >`
+    }
     <${Parts} call=${call} schema=${tool?.output} />
-    ${call.result && html`<div class="part"><${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}>Whole result<//>${raw && html`<${Json} value=${call.result} copy label="Whole result" />`}</div>`}</div>`;
+    ${
+      call.result &&
+      html`<div class="part">
+        <${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}
+          >Whole result<//
+        >${raw && html`<${Json} value=${call.result} copy label="Whole result" />`}
+      </div>`
+    }
+  </div>`;
 }
 
 // How two results differ, line by line: enough to see what changed from call to call.
 function Compared({ call, other }) {
-  const lines = each => JSON.stringify(each.result?.structuredContent ?? each.result?.content ?? each.error?.message ?? null, null, 2).split("\n");
-  const before = lines(other), after = lines(call), had = new Set(before), has = new Set(after);
-  const side = (title, all, others, cls) => html`<div class="part"><h3>${title}</h3><pre class="json" tabindex="0">${all.map((line, at) => html`<span key=${at} class=${`jl${others.has(line) ? "" : ` ${cls}`}`}>${line}${"\n"}</span>`)}</pre></div>`;
+  const lines = each =>
+    JSON.stringify(
+      each.result?.structuredContent ?? each.result?.content ?? each.error?.message ?? null,
+      null,
+      2,
+    ).split("\n");
+  const before = lines(other),
+    after = lines(call),
+    had = new Set(before),
+    has = new Set(after);
+  const side = (title, all, others, cls) =>
+    html`<div class="part">
+      <h3>${title}</h3>
+      <pre class="json" tabindex="0">
+${all.map(
+          (line, at) => html`<span key=${at} class=${`jl${others.has(line) ? "" : ` ${cls}`}`}>${line}${"\n"}</span>`,
+        )}</pre>
+    </div>`;
   const same = before.join() === after.join();
-  return html`<div class="stream">${same && html`<${Note} tone="ok" fact=${`Call ${call.n} gave the same as call ${other.n}.`} />`}${side(`Call ${other.n}, ${duration(other.ms)}`, before, has, "del")}${side(`Call ${call.n}, ${duration(call.ms)}`, after, had, "ins")}</div>`;
+  return html`<div class="stream">
+    ${same && html`<${Note} tone="ok" fact=${`Call ${call.n} gave the same as call ${other.n}.`} />`}${side(
+      `Call ${other.n}, ${duration(other.ms)}`,
+      before,
+      has,
+      "del",
+    )}${side(`Call ${call.n}, ${duration(call.ms)}`, after, had, "ins")}
+  </div>`;
 }
 
-export function ToolResult({ tools, onRepeat, onBack, head }) {
+export function ToolResult({ tools, onRepeat, head }) {
   const { calls, shown } = useStore(store);
   const [comparing, setComparing] = useState(false);
   const call = calls.find(each => each.n === shown) ?? calls[0];
   const other = call && calls.find(each => each.tool === call.tool && each.n < call.n && each.state !== "running");
   useEffect(() => setComparing(false), [shown]);
   if (!call) {
-    return html`<${Pane} label="Result" class="t-res">${head}<div class="body"><${Empty} icon="play" title="No calls yet">Fill in the form and call the tool. What it gives appears here.<//></div><//>`;
+    return html`<${Pane} label="Result" class="t-res"
+      >${head}
+      <div class="body">
+        <${Empty} icon="play" title="No calls yet">Fill in the form and call the tool. What it gives appears here.<//>
+      </div><//
+    >`;
   }
   const tool = tools?.find(each => each.name === call.tool);
-  const tabs = calls.map((each, at) => [each.n, html`<${CallMark} call=${each} />${at === 0 || each.n === call.n ? `Call ${each.n}` : each.n}`]);
+  const tabs = calls.map((each, at) => [
+    each.n,
+    html`<${CallMark} call=${each} />${at === 0 || each.n === call.n ? `Call ${each.n}` : each.n}`,
+  ]);
   const onWire = () => go("wire", call.request ? `id:${call.request}` : `tool:${call.tool}`);
-  return html`<${Pane} label="Result" class="t-res">${head}<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call.n} onChange=${n => store.set({ shown: n })}>
-      <button type="button" class="faint small comparebtn" aria-pressed=${String(comparing)} disabled=${!other || call.state === "running"} title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."} onClick=${() => setComparing(!comparing)}>Compare</button><//>
-    <div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>${comparing && other ? html`<${Compared} call=${call} other=${other} />` : html`<${Shown} key=${call.n} call=${call} tool=${tool} onRepeat=${onRepeat} />`}</div>
-    <div class="bar no-m"><${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}>Save as test<//><span class="grow"></span>
-      <${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//></div>
-    <div class="vh" role="status" aria-live="polite">${call.state !== "running" ? `Call ${call.n} of ${call.tool}: ${call.state}.` : ""}</div><//>`;
+  return html`<${Pane} label="Result" class="t-res"
+    >${head}<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call.n} onChange=${n => store.set({ shown: n })}>
+      <button
+        type="button"
+        class="faint small comparebtn"
+        aria-pressed=${String(comparing)}
+        disabled=${!other || call.state === "running"}
+        title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."}
+        onClick=${() => setComparing(!comparing)}
+      >
+        Compare
+      </button><//
+    >
+    <div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>
+      ${
+        comparing && other
+          ? html`<${Compared} call=${call} other=${other} />`
+          : html`<${Shown} key=${call.n} call=${call} tool=${tool} onRepeat=${onRepeat} />`
+      }
+    </div>
+    <div class="bar no-m">
+      <${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//
+      ><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}>Save as test<//
+      ><span class="grow"></span><${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//>
+    </div>
+    <div class="vh" role="status" aria-live="polite">
+      ${call.state !== "running" ? `Call ${call.n} of ${call.tool}: ${call.state}.` : ""}
+    </div><//
+  >`;
 }

@@ -4,7 +4,8 @@ import { app, createStore, toast } from "../../store.js";
 import { initial, resolve } from "../../parts/form/schema.js";
 import { plural } from "../../format.js";
 
-const MOST_CALLS = 20, MOST_PARTS = 5000;
+const MOST_CALLS = 20,
+  MOST_PARTS = 5000;
 
 export const store = createStore({
   lists: {}, // era → { tools, searched }
@@ -18,9 +19,12 @@ const byName = list => new Map((list?.tools ?? []).map(tool => [tool.name, tool]
 
 // How many tools differ between two lists.
 function differences(before, after) {
-  const old = byName(before), fresh = byName(after);
+  const old = byName(before),
+    fresh = byName(after);
   const names = new Set([...old.keys(), ...fresh.keys()]);
-  return [...names].filter(name => JSON.stringify(old.get(name)?.definition) !== JSON.stringify(fresh.get(name)?.definition)).length;
+  return [...names].filter(
+    name => JSON.stringify(old.get(name)?.definition) !== JSON.stringify(fresh.get(name)?.definition),
+  ).length;
 }
 
 export async function load(era) {
@@ -38,22 +42,42 @@ export async function load(era) {
 
 export const schemaOf = tool => tool?.schema ?? {};
 export const startOf = tool => initial(resolve(schemaOf(tool), schemaOf(tool)), schemaOf(tool)) ?? {};
-export const valueOf = (state, tool) => (tool ? state.values[tool.name] ?? startOf(tool) : {});
+export const valueOf = (state, tool) => (tool ? (state.values[tool.name] ?? startOf(tool)) : {});
 export const setValue = (name, value) => store.set(state => ({ values: { ...state.values, [name]: value } }));
 
 let last = 0;
-const change = (n, how) => store.set(state => ({ calls: state.calls.map(call => (call.n === n ? { ...call, ...how(call) } : call)) }));
+const change = (n, how) =>
+  store.set(state => ({ calls: state.calls.map(call => (call.n === n ? { ...call, ...how(call) } : call)) }));
 
 // Call a tool. Its parts come into the store as they come.
 export function call(name, args) {
-  const { era } = app.get(), n = ++last;
-  const begun = { n, tool: name, era, arguments: args, began: performance.now(), state: "running", progress: null, log: [], parts: [] };
+  const { era } = app.get(),
+    n = ++last;
+  const begun = {
+    n,
+    tool: name,
+    era,
+    arguments: args,
+    began: performance.now(),
+    state: "running",
+    progress: null,
+    log: [],
+    parts: [],
+  };
   const asked = ask("tools.call", { era, tool: name, arguments: args }, part => change(n, now => taken(now, part)));
   store.set(state => ({ calls: [{ ...begun, cancel: asked.cancel }, ...state.calls].slice(0, MOST_CALLS), shown: n }));
-  asked.then(
-    ({ result, failed, ms, first, request, era: spoken }) => change(n, () => ({ state: failed ? "failed" : "done", result, ms, first, request, era: spoken })),
-    error => change(n, now => ({ state: error.cancelled ? "cancelled" : "failed", error: error.cancelled ? null : error, ms: performance.now() - now.began })),
-  ).then(() => load(era)); // what it needed may be granted now
+  asked
+    .then(
+      ({ result, failed, ms, first, request, era: spoken }) =>
+        change(n, () => ({ state: failed ? "failed" : "done", result, ms, first, request, era: spoken })),
+      error =>
+        change(n, now => ({
+          state: error.cancelled ? "cancelled" : "failed",
+          error: error.cancelled ? null : error,
+          ms: performance.now() - now.began,
+        })),
+    )
+    .then(() => load(era)); // what it needed may be granted now
   return n;
 }
 
@@ -71,9 +95,16 @@ export function start() {
   app.subscribe(({ era, connections }) => {
     const told = connections[era];
     const key = told?.state === "open" ? `${era} ${told.at}` : "";
-    if (key && key !== loaded) { loaded = key; load(era); }
+    if (key && key !== loaded) {
+      loaded = key;
+      load(era);
+    }
   });
   // A permission may have been decided.
-  on("question.over", () => { if (running(store.get())) load(app.get().era); });
-  on("changed", ({ era, kind }) => { if (kind === "tools" && store.get().lists[era]) load(era); });
+  on("question.over", () => {
+    if (running(store.get())) load(app.get().era);
+  });
+  on("changed", ({ era, kind }) => {
+    if (kind === "tools" && store.get().lists[era]) load(era);
+  });
 }

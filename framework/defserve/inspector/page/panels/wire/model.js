@@ -1,4 +1,5 @@
-// The timeline as the page sees it. Messages stay in the host: the page holds the rows around the view and asks by index.
+// The timeline as the page sees it. Messages stay in the host: the page holds the rows around the view and asks by
+// index.
 import { ask, onOpen } from "../../socket.js";
 import { app, createStore } from "../../store.js";
 
@@ -8,18 +9,29 @@ const TYPING_MS = 120;
 
 export const wire = createStore({
   text: "", // the filter as it is typed
-  terms: [], problem: null,
+  terms: [],
+  problem: null,
   query: { filter: "", kind: "all", answers: false }, // what the list shows; `from` and `to` if a span is chosen
-  rows: null, messages: 0, errors: 0, overview: null,
-  paused: false, fresh: 0, // rows that came while it was paused
+  rows: null,
+  messages: 0,
+  errors: 0,
+  overview: null,
+  paused: false,
+  fresh: 0, // rows that came while it was paused
   selected: null, // { index, seq }
-  open: false, tab: "message",
+  open: false,
+  tab: "message",
   lit: null, // the id under the pointer
   turn: 0, // counts up when rows came
 });
 
 const held = new Map(); // index → row
-let range = [0, 0], asked = null, fetching = false, shown = null, newest = null, timer = null;
+let range = [0, 0],
+  asked = null,
+  fetching = false,
+  shown = null,
+  newest = null,
+  timer = null;
 
 export const rowAt = index => held.get(index);
 export const heldRows = () => held.values();
@@ -29,7 +41,9 @@ export function follow() {
   asked?.cancel();
   held.clear();
   shown = newest = null;
-  const own = ask("wire.follow", wire.get().query, part => { if (asked === own) take(part); });
+  const own = ask("wire.follow", wire.get().query, part => {
+    if (asked === own) take(part);
+  });
   asked = own;
   own.catch(() => {});
 }
@@ -39,7 +53,10 @@ export function unfollow() {
   asked = null;
 }
 
-export const start = () => onOpen(() => { if (asked) follow(); });
+export const start = () =>
+  onOpen(() => {
+    if (asked) follow();
+  });
 
 function take(part) {
   newest = part;
@@ -59,7 +76,10 @@ async function findAgain() {
   const { selected, query } = wire.get();
   if (selected?.seq == null) return;
   const found = await ask("wire.find", { ...query, seq: selected.seq }).catch(() => ({ place: null }));
-  if (wire.get().selected?.seq === selected.seq) wire.set({ selected: found.place === null ? { ...selected, index: null } : { seq: selected.seq, index: found.place } });
+  if (wire.get().selected?.seq === selected.seq)
+    wire.set({
+      selected: found.place === null ? { ...selected, index: null } : { seq: selected.seq, index: found.place },
+    });
 }
 
 export function look(first, last) {
@@ -82,11 +102,16 @@ async function fetchRows(again) {
   const start = Math.max(0, first - AROUND);
   fetching = true;
   try {
-    const got = await ask("wire.rows", { ...query, start: Math.max(0, start - shift), stop: Math.min(shown.rows, last + AROUND) - shift });
+    const got = await ask("wire.rows", {
+      ...query,
+      start: Math.max(0, start - shift),
+      stop: Math.min(shown.rows, last + AROUND) - shift,
+    });
     if (query !== wire.get().query) return;
     // A row that is complete stays the same object, so that it is not drawn anew.
     got.rows.forEach((row, at) => {
-      const index = got.start + shift + at, before = held.get(index);
+      const index = got.start + shift + at,
+        before = held.get(index);
       if (!before || isOpen(before) || before.seq !== row.seq) held.set(index, row);
     });
     for (const index of held.keys()) {
@@ -96,7 +121,9 @@ async function fetchRows(again) {
     const { selected } = wire.get();
     if (selected && selected.seq == null && held.has(selected.index)) select(selected.index);
     wire.set(state => ({ turn: state.turn + 1 }));
-  } catch { /* the socket is gone; when it is back everything is asked for anew */ } finally {
+  } catch {
+    /* the socket is gone; when it is back everything is asked for anew */
+  } finally {
     fetching = false;
     // What was scrolled to in the meantime, unless the host has no more.
     if (range[0] < first - AROUND || range[1] > last + AROUND) fetchRows(false);
