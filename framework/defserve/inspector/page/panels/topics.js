@@ -45,8 +45,8 @@ export function join(url, topic, token) {
       )
         toast(`${each.proposer} proposes ${each.what}`);
     }
-    // The chosen one stays: what comes meanwhile must not get the yes that was meant for another. If it is gone, none is
-    // chosen.
+    // The chosen one stays: what comes meanwhile must not get the yes that was meant for another. If it is gone, none
+    // is chosen.
     const { chosen } = store.get(),
       known = told.proposals.some(each => each.digest === chosen);
     const first = (told.proposals.find(each => each.status === "pending") ?? told.proposals.at(-1))?.digest ?? null;
