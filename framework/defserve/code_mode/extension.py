@@ -165,8 +165,10 @@ class CodeModeExtension(Extension):
             yield
         finally:
             with CancelScope(shield=True):
-                await asyncio.wait([warming])
                 await place.parking.close()
+                # Once for a worker that still starts, and once for one that was about to.
+                await run_sync(place.workers.close)
+                await asyncio.wait([warming])
                 await run_sync(place.workers.close)
 
     def place(self) -> RunPlace:

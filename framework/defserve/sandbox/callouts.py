@@ -7,6 +7,7 @@ no thread. A parked one needs no process either: its snapshot is kept here, as b
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -78,6 +79,13 @@ class Answer:
         self.result: dict[str, Any] = (
             {"return_value": value} if error is None else {"exc_type": error, "message": message}
         )
+
+    def write(self) -> str:
+        """It as JSON text. A value that has none is an error."""
+        try:
+            return json.dumps(self.result)
+        except (TypeError, ValueError, RecursionError) as error:
+            return json.dumps({"exc_type": "RuntimeError", "message": f"the result has no JSON form: {error}"})
 
 
 class Program:
@@ -171,6 +179,7 @@ class Program:
             return self._ended
 
     def _take_turn(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
+        given = ",".join(f'"{id}":{answer.write()}' for id, answer in answers.items())
         is_new = self._worker is None
         worker = self._worker = self._worker or self._workers.take()
         self._left += GRACE
@@ -184,8 +193,7 @@ class Program:
                 if not is_new or self._kept is not None:
                     for id in answers:
                         self._unanswered.pop(id, None)
-                    given = {id: answer.result for id, answer in answers.items()}
-                    self._send(worker, frames.RESUME, {"answers": given}, self._left)
+                    self._send(worker, frames.RESUME, {}, self._left, f"{{{given}}}".encode())
                 self._kept = None
                 return self._listen(worker)
         finally:

@@ -101,7 +101,7 @@ class ProgramHost:
                 self._take(message)
                 self._kept = rest if kind == frames.LOAD else None
             elif kind == frames.RESUME:
-                self._answers = message["answers"]
+                self._answers = json.loads(rest)
             elif kind == frames.DUMP:
                 assert self._session is not None
                 snapshot = self._session.dump()

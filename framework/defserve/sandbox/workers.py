@@ -100,7 +100,8 @@ class MontyWorker:
             self.end()
             raise
         finally:
-            self.deadline = inf
+            with self._ending:
+                self.deadline = inf
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
         frames.send(self._writer, kind, data)
@@ -109,17 +110,22 @@ class MontyWorker:
         return frames.receive(self._reader, most)
 
     def expire(self) -> None:
-        """Its time is over."""
-        self.timed_out = True
-        self.kill()
+        """Kill it if its time is over. If the turn has ended meanwhile, it may run another program by now."""
+        with self._ending:
+            if self.deadline <= time.monotonic():
+                self.timed_out = True
+                self._kill_group()
 
     def kill(self) -> None:
         """Kill it with all that it started. From any thread."""
         with self._ending:
-            # Its id is its own until it is reaped.
-            if not self._ended:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, signal.SIGKILL) if hasattr(os, "killpg") else self._process.kill()
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        # Its id is its own until it is reaped.
+        if not self._ended:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL) if hasattr(os, "killpg") else self._process.kill()
 
     def end(self) -> None:
         """Kill it, and leave nothing of it."""
@@ -145,6 +151,7 @@ class Workers:
         self._slots = threading.Semaphore(most) if most is not None else None
         self._kept = kept if kept is not None else most or 1
         self._idle: list[MontyWorker] = []
+        self._starting: set[MontyWorker] = set()
         self._lock, self._closed, self._owner = threading.Lock(), False, os.getpid()
 
     def open(self) -> None:
@@ -156,9 +163,7 @@ class Workers:
         if self._slots is not None:
             self._slots.acquire()
         try:
-            worker = self._find_idle() or MontyWorker()
-            worker.await_start()
-            return worker
+            return self._find_idle() or self._start()
         except BaseException:
             if self._slots is not None:
                 self._slots.release()
@@ -176,11 +181,24 @@ class Workers:
             self._slots.release()
 
     def close(self) -> None:
-        """End the processes that are idle now, and the others when they are given back."""
+        """End the processes that are idle or start now, and the others when they are given back."""
         with self._lock:
             idle, self._idle, self._closed = self._idle, [], True
+            for worker in self._starting:
+                worker.kill()
         for worker in idle:
             worker.end()
+
+    def _start(self) -> MontyWorker:
+        worker = MontyWorker()
+        with self._lock:
+            self._starting.add(worker)
+        try:
+            worker.await_start()
+            return worker
+        finally:
+            with self._lock:
+                self._starting.discard(worker)
 
     def _find_idle(self) -> MontyWorker | None:
         while True:
@@ -254,7 +272,6 @@ class Watchdog:
                 late = [worker for worker in self._watched if worker.deadline <= self._wakes]
                 self._watched.difference_update(late)
             for worker in late:
-                # Its turn may have ended meanwhile; then it is not used again.
                 worker.expire()
 
 
