@@ -21,10 +21,7 @@ from pydantic_core import from_json
 
 from defserve.sandbox import frames
 from defserve.sandbox.job import EXPLANATION, Outcome, RunStatus, RunStop, SandboxJob, with_reason
-from defserve.sandbox.values import measure_value
 from defserve.sandbox.workers import ENVELOPE, MontyWorker, WorkerGone, Workers
-
-__all__ = ["GRACE", "PATIENCE", "VERSION", "describe_end", "execute", "installed", "measure_value", "read_outcome"]
 
 VERSION = "1.4.0"
 

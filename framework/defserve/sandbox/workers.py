@@ -216,7 +216,8 @@ class Workers:
 
 
 @cache
-def _locate() -> tuple[str, tuple[str, ...]]:
+def find_parts() -> tuple[str, tuple[str, ...]]:
+    """What `locate_parts` gives, which has the lock for it."""
     specs = [find_spec(name) for name in IMPORTS]
     if not sys.executable or None in specs:
         raise Refused(
@@ -240,7 +241,7 @@ def locate_parts() -> tuple[str, tuple[str, ...]]:
     """
     with _locating:
         sysconfig.get_config_vars()
-        return _locate()
+        return find_parts()
 
 
 class Watchdog:
