@@ -125,6 +125,7 @@ def stop_program(report: dict[str, Any]) -> None:
     program.close()
     report["stopped"] = [step.status if not isinstance(step, Pause) else "pause" for step in steps]
     report["stopped: printed"] = program.printed
+    time.sleep(0.5)  # they are killed, and end when the kernel comes to it
     report["stopped: left"] = [is_left(worker.pid) for worker in workers.taken]
     workers.close()
 

@@ -107,7 +107,7 @@ def pool() -> Iterator[RecordingWorkers]:
     found = RecordingWorkers(1)
     yield found
     found.close()
-    assert not any(is_left(worker.pid) for worker in found.taken)
+    wait_until(lambda: not any(is_left(worker.pid) for worker in found.taken))
 
 
 def program(pool: workers.Workers, source: str, is_known: Callable[[str], bool] = bool) -> Program:

@@ -241,7 +241,7 @@ class CodeMode:
     at_once: int = 8
     """How many of them may run at the same time."""
     workers: int = 8
-    """How many runs may go on at the same time, half of them for one caller. More wait. Each has its own process."""
+    """How many runs may go on at the same time, half of them for one caller. More wait. Each has its own processes."""
     parked: int = 64
     """How many runs may wait for an answer, where a question ends the request (2026-07-28)."""
     scopes: Sequence[str] = ()

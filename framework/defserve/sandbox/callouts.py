@@ -106,7 +106,7 @@ class Program:
         self._worker: MontyWorker | None = None
         self._kept: bytes | None = None
         self._ended: Outcome | None = None
-        names = ENVELOPE + 6 * len(source)  # the most that a name of the source takes in JSON
+        names = ENVELOPE + 24 * len(source)  # the most that a name of the source takes in JSON, twice
         self._most = {
             frames.CALL: budget.message_bytes + names,
             frames.NAME: names,

@@ -33,6 +33,9 @@ IMPORTS = ("pydantic_monty", "pydantic_core", "typing_extensions")
 # How long a process may take to start, and to leave a program.
 START_SECONDS, LEAVE_SECONDS = 60.0, 2.0
 
+# How many milliseconds the end of what a process started is waited for.
+MAX_POLLS = 50
+
 # Room for what is said around a value.
 ENVELOPE = 64 * 1024
 
@@ -139,9 +142,17 @@ class MontyWorker:
         with suppress(ChildProcessError, AttributeError):
             while True:
                 os.waitpid(-self.pid, 0)
+        self._await_group()
         for file in (self._writer, self._reader):
             with suppress(OSError):
                 file.close()
+
+    def _await_group(self) -> None:
+        """Wait a moment for what it started: killed, but not ours to reap. Who inherits it may be slow to do so."""
+        with suppress(ProcessLookupError, PermissionError, AttributeError):
+            for _ in range(MAX_POLLS):
+                os.killpg(self.pid, 0)
+                time.sleep(0.001)
 
 
 class Workers:
