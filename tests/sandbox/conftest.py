@@ -42,7 +42,8 @@ def descriptors() -> Iterator[None]:
     run("1", level="strict")  # what Monty opens once, for all its runs, is not left by a test
     before, others = _open_descriptors(), children()
     yield
-    assert _open_descriptors() == before
+    # Less than before, if a process that was warm then has been killed.
+    assert _open_descriptors() <= before
     assert children() <= others
 
 

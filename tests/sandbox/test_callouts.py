@@ -8,15 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from defserve.sandbox import monty
-from defserve.sandbox.callouts import Answer, CallBudget, Pause, Program, Workers
+from defserve.sandbox.callouts import Answer, CallBudget, Pause, Program
 from defserve.sandbox.job import Outcome, SandboxLimits
+from defserve.sandbox.workers import Workers
 
 pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
 
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    found = Workers(2, 2.0)
+    found = Workers(2)
     yield found
     found.close()
 

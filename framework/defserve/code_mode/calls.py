@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
-from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from defserve.client.replies import tool_error, value_of
 from defserve.core.call import Call, InnerCall
-from defserve.core.json_values import excess, is_array, is_mapping, is_object
+from defserve.core.json_values import excess, is_mapping, is_object
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import ProtocolError
@@ -19,7 +18,6 @@ from defserve.protocols.mcp.app_policy import is_for_views
 from defserve.protocols.mcp.errors import ERROR_KEY, tool_failure, ungrouped
 from defserve.protocols.mcp.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
-from defserve.sandbox.monty import measure_value
 
 CALL_TOOL: Final = "call_tool"
 
@@ -122,39 +120,11 @@ class BadCall(Exception):
         self.answer = Answer(error=kind, message=message)
 
 
-def as_json(out: CallOut, limits: Limits) -> CallOut:
-    """The call with a JSON copy of its arguments, within the limits of messages. Raises BadCall."""
-    given, name = {"args": out.args, "kwargs": out.kwargs}, out.name
-    too_long = BadCall("ValueError", f"the arguments of {name} are longer than {limits.message} bytes")
-    if measure_value(given, limits.message) > limits.message:
-        raise too_long
-    if (odd := _odd(given, limits.depth)) is not None:
-        raise BadCall("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
-    try:
-        data = to_json(given, inf_nan_mode="constants")
-        copy = from_json(data, allow_inf_nan=False)
-    except (PydanticSerializationError, ValueError) as error:
-        raise BadCall("ValueError", f"the arguments of {name} are not JSON: {error}") from None
-    if len(data) > limits.message:
-        raise too_long
-    if (problem := excess(copy, limits.depth, limits.keys)) is not None:
-        raise BadCall("ValueError", f"the arguments of {name}: {problem}")
-    return replace(out, args=tuple(copy["args"]), kwargs=copy["kwargs"])
-
-
-def _odd(value: Any, depth: int) -> str | None:
-    """What the first value is that JSON does not know. Of the code's objects only texts cross, which are no data."""
-    waiting: list[tuple[Any, int]] = [(value, 0)]
-    for one, level in waiting:
-        if level > depth:
-            return f"nested more than {depth} levels deep"
-        if is_object(one):
-            keys: list[Any] = list(one)
-            if odd := [key for key in keys if not isinstance(key, str)]:
-                return f"a dict with the key {odd[0]!r}"
-            waiting += [(inner, level + 1) for inner in one.values()]
-        elif is_array(one):
-            waiting += [(inner, level + 1) for inner in one]
-        elif not (one is None or isinstance(one, str | bool | int | float)):
-            return f"of type {type(one).__name__}"
-    return None
+def check_arguments(out: CallOut, limits: Limits) -> CallOut:
+    """The call, if a message could hold its arguments. They are JSON already. Raises BadCall."""
+    if out.problem is not None:
+        raise BadCall(*out.problem)
+    given = {"args": list(out.args), "kwargs": out.kwargs}
+    if (problem := excess(given, limits.depth, limits.keys)) is not None:
+        raise BadCall("ValueError", f"the arguments of {out.name}: {problem}")
+    return out

@@ -25,7 +25,7 @@ from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from defserve.sandbox.job import Outcome
-from defserve.sandbox.monty import measure_value
+from defserve.sandbox.values import measure_value
 from defserve.search.entries import LONGEST_TEXT
 from defserve.search.ranking import LONGEST_QUERY, MOST_WORDS
 
@@ -165,8 +165,10 @@ class CodeModeExtension(Extension):
             yield
         finally:
             with CancelScope(shield=True):
-                await asyncio.wait([warming])
                 await place.parking.close()
+                # Once for a worker that still starts, and once for one that was about to.
+                await run_sync(place.workers.close)
+                await asyncio.wait([warming])
                 await run_sync(place.workers.close)
 
     def place(self) -> RunPlace:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from defserve.code_mode.calls import CALL_TOOL, BadCall, answer, as_json, requested, seen
+from defserve.code_mode.calls import CALL_TOOL, BadCall, answer, check_arguments, requested, seen
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import TimedOut, UsageError
@@ -15,8 +15,9 @@ from defserve.limits import Limits
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.client_requests import AsksParked, ParkedWork, Parking
 from defserve.protocols.mcp.tools import Tool, inner_call
-from defserve.sandbox.callouts import Answer, CallBudget, CallOut, Pause, Program, Workers
+from defserve.sandbox.callouts import Answer, CallBudget, CallOut, Pause, Program
 from defserve.sandbox.job import Outcome, SandboxLimits
+from defserve.sandbox.workers import Workers
 
 # How many of the calls are named in an error.
 NAMED = 20
@@ -30,7 +31,7 @@ class RunPlace:
 
     def __init__(self, options: CodeMode, tools: Registry[Tool]) -> None:
         self.options, self.tools = options, tools
-        self.workers = Workers(options.workers, options.compute_seconds)
+        self.workers = Workers(options.workers)
         self.slots = WorkerSlots(options.workers)
         self.parking = Parking(most=options.parked)
         self.kept = 0
@@ -45,7 +46,8 @@ class CodeRun:
         limits = SandboxLimits(
             seconds=options.compute_seconds, memory_bytes=options.memory_bytes, output_bytes=options.output_bytes
         )
-        budget = CallBudget(options.calls, options.argument_bytes)
+        messages = work.call.session.composition.limits
+        budget = CallBudget(options.calls, options.argument_bytes, messages.message, messages.depth)
         self._program = Program(place.workers, source, limits, self._is_known, budget)
         self._calls: dict[int, asyncio.Task[Answer]] = {}
         self._requests: dict[int, CallOut | BadCall] = {}
@@ -109,7 +111,7 @@ class CodeRun:
         step = turn()
         for out in step.calls if isinstance(step, Pause) else ():
             try:
-                self._requests[out.id] = as_json(out, limits)
+                self._requests[out.id] = check_arguments(out, limits)
             except BadCall as bad:
                 self._requests[out.id] = bad
         return step
@@ -239,7 +241,7 @@ class CodeMode:
     at_once: int = 8
     """How many of them may run at the same time."""
     workers: int = 8
-    """How many runs may go on at the same time, half of them for one caller. More wait. Each has its own process."""
+    """How many runs may go on at the same time, half of them for one caller. More wait. Each has its own processes."""
     parked: int = 64
     """How many runs may wait for an answer, where a question ends the request (2026-07-28)."""
     scopes: Sequence[str] = ()

@@ -1,34 +1,42 @@
 """Programs that call out: Monty pauses at a function that it does not know, and goes on with the answer.
 
-All of it blocks, so it runs in threads. A paused program needs no thread. A parked one needs no process either.
+How it works: the program is in a process of `workers`, which tells in frames what it prints, which calls it makes, and
+when it waits. Of its values only JSON text comes here. All of it blocks, so it runs in threads. A paused program needs
+no thread. A parked one needs no process either: its snapshot is kept here, as bytes that nobody reads.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, cast
 
-from defserve.sandbox.job import EXPLANATION, Outcome, RunStop, SandboxLimits
-from defserve.sandbox.monty import GRACE, PrintedText, engine, failed, kill, killed, measure_value, valued
+from pydantic_core import from_json
 
-if TYPE_CHECKING:
-    from pydantic_monty import ExternalResult, ExternalSettledResult, Monty, MontySession, SyncSnapshot
-
+from defserve.core.json_values import is_object
+from defserve.sandbox import frames
+from defserve.sandbox.job import Outcome, RunStop, SandboxLimits
+from defserve.sandbox.monty import GRACE, PATIENCE, describe_end, read_outcome
+from defserve.sandbox.workers import ENVELOPE, LEAVE_SECONDS, MontyWorker, WorkerGone, Workers
 
 ErrorKind = Literal["RuntimeError", "PermissionError", "TimeoutError", "ValueError", "TypeError", "NameError"]
 
-# A worker that has served so many programs is replaced.
-PROGRAMS_EACH = 200
+# A snapshot is about as large as the heap of its program.
+SNAPSHOT_FACTOR = 4
+
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class CallOut:
-    """A call that a program makes: `id` names it, `line` is where it stands. A `deferred` one is awaited later."""
+    """A call that a program makes: `id` names it, `line` is where it stands. A `deferred` one is awaited later.
+
+    The arguments are JSON values. If they cannot be, there are none, and `problem` says what the program is to see.
+    """
 
     id: int
     name: str
@@ -36,6 +44,7 @@ class CallOut:
     kwargs: dict[str, Any]
     line: int
     deferred: bool
+    problem: tuple[ErrorKind, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,10 @@ class CallBudget:
     """How many it may make."""
     argument_bytes: int
     """What the arguments of those without an answer may take: the host keeps them so long."""
+    message_bytes: int = 4 * 1024 * 1024
+    """What the arguments of one call may take. One that takes more fails, and the program goes on."""
+    depth: int = 64
+    """How deeply they may be nested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +76,16 @@ class Answer:
     __slots__ = ("result",)
 
     def __init__(self, value: Any = None, *, error: ErrorKind | None = None, message: str = "") -> None:
-        self.result: ExternalSettledResult = (
+        self.result: dict[str, Any] = (
             {"return_value": value} if error is None else {"exc_type": error, "message": message}
         )
 
-
-class Workers:
-    """Warm worker processes. `open` them before the first program, or the first program does."""
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self._most, self._seconds = most, seconds
-        self._pool: Monty | None = None
-        self._lock = threading.Lock()
-
-    def open(self) -> Monty:
-        with self._lock:
-            if self._pool is None:
-                pool = engine()(
-                    max_processes=self._most,
-                    request_timeout=self._seconds + GRACE,
-                    feed_duration_limit_grace=GRACE,
-                    max_checkouts_per_worker=PROGRAMS_EACH,
-                )
-                self._pool = pool.__enter__()
-            return self._pool
-
-    def close(self) -> None:
-        """End the processes."""
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.__exit__(None, None, None)
+    def write(self) -> str:
+        """It as JSON text. A value that has none is an error."""
+        try:
+            return json.dumps(self.result)
+        except (TypeError, ValueError, RecursionError) as error:
+            return json.dumps({"exc_type": "RuntimeError", "message": f"the result has no JSON form: {error}"})
 
 
 class Program:
@@ -108,37 +100,47 @@ class Program:
         self._workers, self._source, self._limits, self._is_known = workers, source, limits, is_known
         self._budget, self._made = budget, 0
         self._unanswered: dict[int, int] = {}  # id of a call → bytes of its arguments
-        self._suspensions = 1_000 + 4 * budget.calls
-        self._awaited = AwaitedCalls(source)
-        self._printed = PrintedText(limits.output_bytes)
+        self._parts, self._room = list[str](), limits.output_bytes
+        self._left = limits.seconds + PATIENCE
         self._stop, self._turn = RunStop(), threading.Lock()
-        self._session: MontySession | None = None
-        self._at: SyncSnapshot | None = None
+        self._worker: MontyWorker | None = None
         self._kept: bytes | None = None
+        self._ended: Outcome | None = None
+        names = ENVELOPE + 24 * len(source)  # the most that a name of the source takes in JSON, twice
+        self._most = {
+            frames.CALL: budget.message_bytes + names,
+            frames.NAME: names,
+            frames.WAITS: ENVELOPE,
+            frames.OUTCOME: limits.output_bytes + names,
+        }
         self.unmade: tuple[CallOut, ...] = ()
         """Calls that it deferred, and did not wait for before its end."""
 
     @property
     def printed(self) -> str:
         """What it has printed so far."""
-        return "".join(self._printed.parts)
+        return "".join(self._parts)
 
     def start(self) -> Pause | Outcome:
         """Run to the first pause, or to the end."""
-        return self._advanced(lambda: self._open().feed_start(self._source, print_callback=self._printed))
+        return self._advance({})
 
     def resume(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
         """Go on with answers to calls, by their ids, to the next pause or to the end."""
-        for id in answers:
-            self._unanswered.pop(id, None)
-        return self._advanced(lambda: self._answered({id: answer.result for id, answer in answers.items()}))
+        return self._advance(answers)
 
     def park(self) -> int:
         """Give the process back while the program waits. Returns the bytes that are kept instead."""
         with self._turn:
-            if self._kept is None and self._at is not None and self._session is not None:
-                self._kept, self._at = self._session.dump(), None
-                self._leave()
+            if (worker := self._worker) is not None:
+                try:
+                    with worker.limit_time(self._limits.seconds + PATIENCE):
+                        self._send(worker, frames.DUMP, {}, self._limits.seconds)
+                        room = SNAPSHOT_FACTOR * self._limits.memory_bytes + ENVELOPE
+                        _, self._kept = worker.receive({frames.SNAPSHOT: room})
+                except WorkerGone as gone:
+                    self._end_with(describe_end(gone))
+                self._give_back()
             return len(self._kept or b"")
 
     def stop(self) -> None:
@@ -148,185 +150,120 @@ class Program:
     def close(self) -> None:
         """Give everything back. Waits for a turn that is not over."""
         with self._turn:
-            self._kept = self._at = None
-            self._leave()
+            self._kept = None
+            if (worker := self._worker) is not None:
+                try:
+                    with worker.limit_time(LEAVE_SECONDS):
+                        self._send(worker, frames.LEAVE, {}, LEAVE_SECONDS)
+                        worker.receive({frames.LEAVE: 0})
+                except WorkerGone:
+                    pass
+                self._give_back()
 
     # -- turns -------------------------------------------------------------------------------------------
 
-    def _advanced(self, turn: Callable[[], SyncSnapshot]) -> Pause | Outcome:
-        from pydantic_monty import MontyCrashedError, MontyError, MontyRuntimeError, MontySyntaxError
-
+    def _advance(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
         with self._turn:
-            try:
-                step = self._until_pause(turn())
-            except MontyError as error:
-                if self._printed.over:
-                    step = Outcome("output", error=EXPLANATION["output"])
-                elif isinstance(error, MontyRuntimeError | MontySyntaxError):
-                    step = failed(error)
-                else:
-                    step = killed(isinstance(error, MontyCrashedError) and error.timed_out)
-            if isinstance(step, Outcome):
-                self._leave()
-                return replace(step, stdout=self.printed, engine="monty", layers=("interpreter",))
-            return step
+            if self._ended is None and self._stop.stopped:
+                self._end_with(Outcome("killed", error="the program was stopped"))
+            if self._ended is None:
+                try:
+                    step = self._take_turn(answers)
+                    if isinstance(step, Pause):
+                        return step
+                    self._end_with(step)
+                except WorkerGone as gone:
+                    self._end_with(describe_end(gone))
+                self._give_back()
+            assert self._ended is not None
+            return self._ended
 
-    def _open(self) -> MontySession:
-        limits = self._limits
-        session = self._workers.open().checkout(
-            limits={
-                "max_feed_duration_secs": limits.seconds,
-                "max_memory": limits.memory_bytes,
-                "max_suspensions": self._suspensions,
-            },
-            os_policy={"sleep": "zero"},
-        )
-        self._session = session.__enter__()
-        self._printed.kill = partial(kill, session.worker_pid)
-        self._stop.arm(self._printed.kill)
-        return session
-
-    def _leave(self) -> None:
-        session, self._session = self._session, None
-        self._stop.disarm()
-        if session is not None:
-            from pydantic_monty import MontyError
-
-            with suppress(MontyError):
-                session.__exit__(None, None, None)
-
-    def _answered(self, results: dict[int, ExternalSettledResult]) -> SyncSnapshot:
-        from pydantic_monty import FunctionSnapshot, FutureSnapshot
-
-        if self._kept is not None:
-            kept, self._kept = self._kept, None
-            self._at = self._open().load_snapshot(kept, print_callback=self._printed)
-        at, self._at = self._at, None
-        if isinstance(at, FutureSnapshot):
-            return at.resume(results)
-        assert isinstance(at, FunctionSnapshot)
-        return at.resume(results[at.call_id])
-
-    def _until_pause(self, at: SyncSnapshot) -> Pause | Outcome:
-        from pydantic_monty import FutureSnapshot, MontyComplete, NameLookupSnapshot
-
-        calls: list[CallOut] = []
-        while not isinstance(at, MontyComplete):
-            if isinstance(at, FutureSnapshot):
-                self._at = at
-                return Pause(tuple(calls), None)
-            if isinstance(at, NameLookupSnapshot):
-                known = at.object_id is None and self._is_known(at.variable_name)
-                at = at.resume(value=_function(at.variable_name)) if known else at.resume()
-            elif at.is_os_function:
-                at = at.resume_not_handled()
-            else:
-                name, start = str(at.function_name), at.position.start
-                deferred = at.allow_eager_await or self._awaited.is_deferred(start, name)
-                out = CallOut(at.call_id, name, at.args, at.kwargs, self._awaited.line(start), deferred)
-                if (problem := self._count(out)) is not None:
-                    return Outcome("error", error=problem)
-                calls.append(out)
-                if not deferred:
-                    self._at = at
-                    return Pause(tuple(calls), at.call_id)
-                pending: ExternalResult = {"future": ...}
-                at = at.resume(pending)
-        self.unmade = tuple(calls)
-        return valued(self._value(at.output), self._limits.output_bytes)
-
-    def _count(self, out: CallOut) -> str | None:
-        """Charge a call to the budget when it is made: a program may make many before it waits. Else why it ends."""
-        budget, self._made = self._budget, self._made + 1
-        if self._made > budget.calls:
-            return f"the code has called more than {budget.calls} tools; call fewer in one run"
-        left = budget.argument_bytes - sum(self._unanswered.values())
-        size = measure_value((out.args, out.kwargs), left)
-        if size > left:
-            return (
-                f"the arguments of the calls that have no answer yet take more than {budget.argument_bytes} bytes "
-                f"(line {out.line}); await calls before you make more, or give them less"
-            )
-        self._unanswered[out.id] = size
-        return None
-
-    def _value(self, last: Any) -> Any:
-        """The value of the last line or, if that has none, of the variable `result`."""
-        if last is not None or self._session is None:
-            return last
-        from pydantic_monty import MontyRuntimeError
-
+    def _take_turn(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
+        given = ",".join(f'"{id}":{answer.write()}' for id, answer in answers.items())
+        is_new = self._worker is None
+        worker = self._worker = self._worker or self._workers.take()
+        self._left += GRACE
+        self._stop.arm(worker.kill)
+        began = time.monotonic()
         try:
-            return self._session.feed_run("result")
-        except MontyRuntimeError:
-            return None
+            with worker.limit_time(self._left):
+                if is_new:
+                    kind = frames.START if self._kept is None else frames.LOAD
+                    self._send(worker, kind, self._describe(), self._left, self._kept or b"")
+                if not is_new or self._kept is not None:
+                    for id in answers:
+                        self._unanswered.pop(id, None)
+                    self._send(worker, frames.RESUME, {}, self._left, f"{{{given}}}".encode())
+                self._kept = None
+                return self._listen(worker)
+        finally:
+            self._left -= time.monotonic() - began
+            self._stop.disarm()
 
+    def _describe(self) -> dict[str, Any]:
+        """What the process needs to know of the program, as far as it has got."""
+        limits, budget = self._limits, self._budget
+        # A name that is not among them is asked for when the program reads it.
+        known = [name for name in set(_IDENTIFIER.findall(self._source)) if self._is_known(name)]
+        return {
+            "source": self._source,
+            "seconds": limits.seconds,
+            "memory_bytes": limits.memory_bytes,
+            "value_bytes": limits.output_bytes,
+            "room": self._room,
+            "suspensions": 1_000 + 4 * budget.calls,
+            "known": known,
+            "calls": budget.calls,
+            "argument_bytes": budget.argument_bytes,
+            "message_bytes": budget.message_bytes,
+            "depth": budget.depth,
+            "made": self._made,
+            "unanswered": self._unanswered,
+        }
 
-def _function(name: str) -> Callable[[], None]:
-    """Stands for a function of the host's in the program. Only its name crosses."""
+    def _send(
+        self, worker: MontyWorker, kind: bytes, message: dict[str, Any], seconds: float, rest: bytes = b""
+    ) -> None:
+        worker.send(kind, frames.join_parts({**message, "within": seconds}, rest))
 
-    def function() -> None: ...
+    def _listen(self, worker: MontyWorker) -> Pause | Outcome:
+        calls: list[CallOut] = []
+        while True:
+            kind, data = worker.receive({**self._most, frames.PRINTED: self._room})
+            if kind == frames.PRINTED:
+                self._room -= len(data)
+                self._parts.append(data.decode("utf-8", "replace"))
+            elif kind == frames.CALL:
+                calls.append(self._read_call(data))
+            elif kind == frames.NAME:
+                worker.send(frames.NAME, b"\x01" if self._is_known(data.decode("utf-8", "replace")) else b"\x00")
+            elif kind == frames.WAITS:
+                return Pause(tuple(calls), frames.split_parts(data)[0]["needs"])
+            else:
+                outcome = read_outcome(data)
+                if outcome:
+                    self.unmade = tuple(calls)
+                return outcome
 
-    function.__name__ = name
-    return function
+    def _read_call(self, data: bytes) -> CallOut:
+        header, text = frames.split_parts(data)
+        self._made += 1
+        if self._made > self._budget.calls:
+            raise frames.FrameError("more calls than there may be")
+        self._unanswered[header["id"]] = header["size"]
+        out = CallOut(header["id"], header["name"], (), {}, header["line"], header["deferred"])
+        if "problem" in header:
+            kind, message = header["problem"]
+            return replace(out, problem=(cast("ErrorKind", kind), message))
+        given = from_json(text, allow_inf_nan=False)
+        if not is_object(given):
+            raise frames.FrameError("arguments that are no object")
+        return replace(out, args=tuple(given["args"]), kwargs=given["kwargs"])
 
+    def _end_with(self, outcome: Outcome) -> None:
+        self._ended = replace(outcome, stdout=self.printed, engine="monty", layers=("interpreter",))
 
-# -- Which calls of a program are awaited, read from its source: their answer is a future, that of others a value.
-
-
-# Functions whose arguments are awaited together or later.
-GATHERING = frozenset({b"gather", b"create_task", b"ensure_future", b"wait_for", b"wait", b"as_completed", b"shield"})
-
-# Of the host's functions, the one that is asynchronous by its contract.
-ASYNCHRONOUS = "call_tool"
-
-_AWAIT = re.compile(rb"\bawait[\s(\\]*\Z")
-_LINE = re.compile(rb"\r\n|\r|\n")
-
-# Not Python's parser: its time and its stack are for sources that one trusts. A wrong guess costs the program an error.
-# A text ends with the source at the latest, and what was taken is never given back, so each byte is read once.
-_TOKEN = re.compile(
-    rb"(\"\"\"|''')(?:\\.|(?!\1)[^\\])*+\1?+"
-    rb"|\"(?:\\.|[^\"\\\n])*+\"?+|'(?:\\.|[^'\\\n])*+'?+"
-    rb"|#[^\n]*"
-    rb"|(?P<name>[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)"
-    rb"|(?P<opens>[(\[{])|(?P<closes>[)\]}])",
-    re.DOTALL,
-)
-
-
-class AwaitedCalls:
-    """Reads a source when its first call is asked about. Positions are offsets in its UTF-8 bytes."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source.encode("utf-8", "replace")
-
-    def is_deferred(self, start: int, name: str) -> bool:
-        """Whether the call at this position is awaited: there, by a function that gathers, or by its contract."""
-        if name == ASYNCHRONOUS or start in self._gathered:
-            return True
-        return _AWAIT.search(self._source, max(0, start - 64), start) is not None
-
-    def line(self, start: int) -> int:
-        """The line of a position, from 1."""
-        return 1 + len(_LINE.findall(self._source, 0, start))
-
-    @cached_property
-    def _gathered(self) -> frozenset[int]:
-        """Where names stand among the arguments of a gathering function, at any depth."""
-        if not any(word in self._source for word in GATHERING):
-            return frozenset()
-        found: set[int] = set()
-        inside, before = [False], b""
-        for token in _TOKEN.finditer(self._source):
-            if token["name"] is not None:
-                before = token["name"]
-                if inside[-1]:
-                    found.add(token.start())
-                continue
-            if token["opens"] is not None:
-                inside.append(inside[-1] or (token["opens"] == b"(" and before in GATHERING))
-            elif token["closes"] is not None and len(inside) > 1:
-                inside.pop()
-            before = b""
-        return frozenset(found)
+    def _give_back(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            self._workers.give_back(worker)
