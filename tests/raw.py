@@ -41,7 +41,7 @@ class Raw:
         self.opening = (await self.ask("initialize", params))["result"]
         await self.tell("notifications/initialized")
 
-    def dressed(self, params: Mapping[str, Any] | None) -> Json:
+    def with_meta(self, params: Mapping[str, Any] | None) -> Json:
         """The params with what this version wants in every request."""
         given = dict(params or {})
         if self.version != STATELESS:
@@ -55,7 +55,7 @@ class Raw:
     async def begin(self, method: str, params: Mapping[str, Any] | None = None) -> int:
         """Send a request without waiting; its id."""
         self._last_id += 1
-        await self.send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": self.dressed(params)})
+        await self.send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": self.with_meta(params)})
         return self._last_id
 
     async def reply_to(self, id: int) -> Json:
@@ -84,7 +84,7 @@ class Raw:
         return reply["result"]
 
     async def tell(self, method: str, params: Mapping[str, Any] | None = None, *, dressed: bool = False) -> None:
-        sent = self.dressed(params) if dressed else dict(params or {})
+        sent = self.with_meta(params) if dressed else dict(params or {})
         await self.send({"jsonrpc": "2.0", "method": method, "params": sent})
 
     async def news(self) -> list[Json]:

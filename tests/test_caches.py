@@ -43,13 +43,18 @@ NAMES = frozenset("_known _passed _terms _pages _readings _spare _remembered _va
 OURS = "nothing: the keys are the author's"
 CACHES: dict[str, tuple[str, str]] = {
     # where: (what a peer controls, the bound)
+    "gateway/listener.py:_held": (
+        "frames that come too fast",
+        "what was read before reading stops: a frame and 256 KB",
+    ),
+    "server/rest.py:_made": (OURS, "MAX_CACHE_BYTES of documents"),
     "auth/api_keys.py:_known": (OURS, "the keys in a file"),
     "base/hidden_characters.py:_any_pattern": (OURS, "one pattern"),
     "base/hidden_characters.py:_each_pattern": (OURS, "one pattern"),
-    "binding/patterns.py:annotated_size": (OURS, "512 patterns of an author"),
+    "binding/patterns.py:measure_pattern": (OURS, "512 patterns of an author"),
     "binding/patterns.py:compile_pattern": ("patterns of a server's schema", "see MAX_PATTERN_LENGTH"),
-    "binding/explicit_schema.py:_bounded": (OURS, "the classes of a validator"),
-    "binding/explicit_schema.py:_known_validator": (OURS, "64 schemas of 4 KB"),
+    "binding/explicit_schema.py:_extend_validator": (OURS, "the classes of a validator"),
+    "binding/explicit_schema.py:_get_cached_validator": (OURS, "64 schemas of 4 KB"),
     "binding/arguments.py:_cached": (OURS, "4096 annotations"),
     "code_mode/extension.py:_places": (OURS, "one for each event loop"),
     "core/composition.py:_pipelines": (OURS, "4096 items"),
@@ -126,8 +131,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "protocols/mgp/events.py:events": (OURS, "the events of a channel"),
     "protocols/mgp/extension.py:_clients": (OURS, "one for each loop"),
     "protocols/mgp/streaming.py:_waiting": (OURS, "64 KB, the window of a stream"),
-    "base/redaction.py:_known": ("names of arguments", "1024 names of 64 bytes"),
-    "base/redaction.py:_shown_name": ("names of arguments", "1024 names of 64 bytes"),
+    "base/redaction.py:_has_secret_word": ("names of arguments", "1024 names of 64 bytes"),
+    "base/redaction.py:_redact_name": ("names of arguments", "1024 names of 64 bytes"),
     "serve/connection.py:waiting": (OURS, "64 KB a stream"),
     "serve/fastpath/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
     "serve/threads.py:_done": (OURS, "the calls in flight"),
@@ -262,7 +267,7 @@ def test_a_byte_cache_never_holds_more_than_it_may(puts: list[tuple[int, int]]):
     kept = ByteCache[int](100)
     sizes = dict[int, int]()
     for key, size in puts:
-        kept.put(key, size, size)
+        kept.store_value(key, size, size)
         sizes[key] = size
         assert kept.get(key) == (size if size <= 25 else None)
         assert sum(sizes[each] for each in sizes if kept.get(each) is not None) <= 100

@@ -152,7 +152,7 @@ FRAMES: dict[str, tuple[Limits, Callable[[], Any], str]] = {
 async def test_a_message_past_a_limit_is_refused_and_the_connection_stays_usable(version: str, limit: str):
     limits, value, said = FRAMES[limit]
     async with raw(shop(limits), version) as peer:
-        params = peer.dressed({"name": "echo", "arguments": {"value": value()}})
+        params = peer.with_meta({"name": "echo", "arguments": {"value": value()}})
         await peer.send({"jsonrpc": "2.0", "id": 900, "method": "tools/call", "params": params})
         reply = json.loads(await peer.link.receive())
         assert reply["error"]["code"] == -32600

@@ -13,7 +13,7 @@ from typing import Any
 
 from defserve import Server
 from defserve.serve.connection import Connection
-from defserve.serve.lifespans import entered_lifespans
+from defserve.serve.lifespans import enter_lifespans
 from defserve.serve.stdio import StdioTransport
 from tests.imports import PACKAGE
 from tests.listening import listening, request
@@ -70,10 +70,10 @@ async def over_stdio(server: Server) -> AsyncGenerator[Callable[[int], Awaitable
     transport: Any = StdioTransport(server.limits.message)
     transport._input, transport._output = our_in, our_out
     loop = asyncio.get_running_loop()
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         connection = Connection(server.composition, transport)
         connection.attach(engine)
-        transport.start(loop, connection.received, connection.close)
+        transport.start(loop, connection.feed_frames, connection.close)
 
         async def call(id: int) -> bytes:
             answered = loop.create_future()

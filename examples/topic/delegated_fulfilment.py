@@ -22,7 +22,7 @@ async def delegated_fulfilment(stage: Stage) -> None:
         stage.enter("agent") as agent,
     ):
         await asyncio.gather(present(agent, "worker", "human", "orchestrator"), present(human, "orchestrator"))
-        person = asyncio.create_task(decide(human, human.said()))
+        person = asyncio.create_task(decide(human, human.iter_chat()))
         for a, b in ((1, 50), (20, 22), (40, 1), (30, 30), (1000, 1)):
             await propose(agent, a, b)
         person.cancel()

@@ -377,7 +377,7 @@ async def ask(peer: Raw, token: str | None, method: str, **params: Any) -> Json:
     """The reply to a request that carries a token."""
     auth = {} if token is None else {"auth": {"type": "bearer", "token": token}}
     id = f"{method}-{len(peer.heard)}"
-    await peer.send({"jsonrpc": "2.0", "id": id, "method": method, "params": peer.dressed(params), **auth})
+    await peer.send({"jsonrpc": "2.0", "id": id, "method": method, "params": peer.with_meta(params), **auth})
     return await peer.reply_to(id)  # pyright: ignore[reportArgumentType]
 
 

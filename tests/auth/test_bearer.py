@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.bearer_tokens import LONGEST_TOKEN, MALFORMED, MalformedToken, bearer
-from defserve.auth.oauth import STATUS, challenge, quoted
+from defserve.auth.bearer_tokens import MALFORMED, MAX_TOKEN_LENGTH, MalformedToken, bearer
+from defserve.auth.oauth import STATUS, challenge, quote_header_value
 from tests.rows import for_each_row
 
 
@@ -32,8 +32,8 @@ from tests.rows import for_each_row
         ([b"Bearer a\n"], MALFORMED),
         ([b"Bearer \xc3\xa9"], MALFORMED),
         ([b"Bearer a\x00"], MALFORMED),
-        ([b"Bearer " + b"a" * LONGEST_TOKEN], "a" * LONGEST_TOKEN),
-        ([b"Bearer " + b"a" * (LONGEST_TOKEN + 1)], MALFORMED),
+        ([b"Bearer " + b"a" * MAX_TOKEN_LENGTH], "a" * MAX_TOKEN_LENGTH),
+        ([b"Bearer " + b"a" * (MAX_TOKEN_LENGTH + 1)], MALFORMED),
         ([b"Bearer a", b"Bearer a"], MALFORMED),
         ([b"Basic YTpi", b"Bearer a"], MALFORMED),
     ],
@@ -83,9 +83,9 @@ def test_a_challenge_with_nothing_to_say_is_the_scheme() -> None:
     ],
 )
 def test_a_value_is_quoted(text: str, safe: str) -> None:
-    assert quoted(text) == safe
+    assert quote_header_value(text) == safe
 
 
 @given(st.text())
 def test_no_text_escapes_its_quotes(text: str) -> None:
-    assert re.fullmatch(r'"(?:[ !#-\[\]-~]|\\["\\])*"', quoted(text))
+    assert re.fullmatch(r'"(?:[ !#-\[\]-~]|\\["\\])*"', quote_header_value(text))

@@ -21,75 +21,79 @@ class Clock:
 def test_a_burst_is_admitted_and_then_the_pace_is_kept() -> None:
     clock = Clock()
     buckets = Buckets(Rate(per_second=10, burst=3), clock=clock)
-    assert [buckets.take("a") for _ in range(3)] == [0, 0, 0]
-    assert buckets.take("a") == pytest.approx(0.1)
+    assert [buckets.take_token("a") for _ in range(3)] == [0, 0, 0]
+    assert buckets.take_token("a") == pytest.approx(0.1)
     clock.now += 0.05
-    assert buckets.take("a") == pytest.approx(0.05)
+    assert buckets.take_token("a") == pytest.approx(0.05)
     clock.now += 0.05
-    assert buckets.take("a") == 0
-    assert buckets.take("a") > 0
+    assert buckets.take_token("a") == 0
+    assert buckets.take_token("a") > 0
 
 
 def test_a_refused_take_takes_nothing() -> None:
     clock = Clock()
     buckets = Buckets(Rate(per_second=1, burst=1), clock=clock)
-    buckets.take("a")
-    waits = [buckets.take("a") for _ in range(100)]
+    buckets.take_token("a")
+    waits = [buckets.take_token("a") for _ in range(100)]
     assert waits == [pytest.approx(1.0)] * 100
 
 
 def test_keys_do_not_share_a_bucket() -> None:
     buckets = Buckets(Rate(per_second=1, burst=1), clock=Clock())
-    assert [buckets.take(("alice", "add")), buckets.take(("alice", "run")), buckets.take(("bob", "add"))] == [0, 0, 0]
-    assert buckets.take(("alice", "add")) > 0
+    assert [
+        buckets.take_token(("alice", "add")),
+        buckets.take_token(("alice", "run")),
+        buckets.take_token(("bob", "add")),
+    ] == [0, 0, 0]
+    assert buckets.take_token(("alice", "add")) > 0
 
 
 def test_a_key_may_have_a_tighter_rate_of_its_own() -> None:
     buckets = Buckets(clock=Clock())
     tight = Rate(per_second=1, burst=2)
-    assert [buckets.take("run", tight) > 0 for _ in range(3)] == [False, False, True]
-    assert [buckets.take("add") > 0 for _ in range(101)] == [False] * 100 + [True]
+    assert [buckets.take_token("run", tight) > 0 for _ in range(3)] == [False, False, True]
+    assert [buckets.take_token("add") > 0 for _ in range(101)] == [False] * 100 + [True]
 
 
 def test_peeking_says_what_a_take_would_and_takes_nothing() -> None:
     buckets = Buckets(Rate(per_second=1, burst=1), clock=Clock())
     assert [buckets.peek("a"), buckets.peek("a"), len(buckets)] == [0, 0, 0]
-    buckets.take("a")
+    buckets.take_token("a")
     assert buckets.peek("a") == pytest.approx(1.0)
 
 
 def test_rest_fills_a_bucket_no_further_than_its_burst() -> None:
     clock = Clock()
     buckets = Buckets(Rate(per_second=10, burst=2), clock=clock)
-    buckets.take("a")
+    buckets.take_token("a")
     clock.now += 3600
-    assert [buckets.take("a") > 0 for _ in range(3)] == [False, False, True]
+    assert [buckets.take_token("a") > 0 for _ in range(3)] == [False, False, True]
 
 
 def test_full_buckets_make_room_first() -> None:
     clock = Clock()
     buckets = Buckets(Rate(per_second=1, burst=2), capacity=16, clock=clock)
     for number in range(15):
-        buckets.take(number)
+        buckets.take_token(number)
     clock.now += 5
-    buckets.take("busy"), buckets.take("busy")
-    buckets.take("new")
+    buckets.take_token("busy"), buckets.take_token("busy")
+    buckets.take_token("new")
     assert len(buckets) == 2
-    assert buckets.take("busy") > 0
+    assert buckets.take_token("busy") > 0
 
 
 def test_the_table_stays_bounded_and_forgets_the_emptiest_bucket_last() -> None:
     buckets = Buckets(Rate(per_second=1, burst=2), capacity=64, clock=Clock())
-    buckets.take("busy"), buckets.take("busy")
+    buckets.take_token("busy"), buckets.take_token("busy")
     for number in range(1000):
-        assert buckets.take(number) == 0
+        assert buckets.take_token(number) == 0
         assert len(buckets) <= 64
-    assert buckets.take("busy") > 0
+    assert buckets.take_token("busy") > 0
 
 
 def test_a_table_for_one_holds_one() -> None:
     buckets = Buckets(Rate(per_second=1, burst=1), capacity=1, clock=Clock())
-    assert [buckets.take("a"), buckets.take("b"), len(buckets)] == [0, 0, 1]
+    assert [buckets.take_token("a"), buckets.take_token("b"), len(buckets)] == [0, 0, 1]
 
 
 @given(
@@ -105,7 +109,7 @@ def test_no_more_than_the_burst_and_the_pace_ever_get_through(
     start, admitted = clock.now, 0
     for pause in pauses:
         clock.now += pause
-        admitted += buckets.take("a") == 0
+        admitted += buckets.take_token("a") == 0
         assert admitted <= burst + (clock.now - start) * per_second + 0.01
 
 
@@ -113,10 +117,10 @@ def test_no_more_than_the_burst_and_the_pace_ever_get_through(
 def test_waiting_as_long_as_told_is_enough(per_second: float, burst: int) -> None:
     clock = Clock()
     buckets = Buckets(Rate(per_second, burst), clock=clock)
-    while not (wait := buckets.take("a")):
+    while not (wait := buckets.take_token("a")):
         pass
     clock.now += wait
-    assert buckets.take("a") == 0
+    assert buckets.take_token("a") == 0
 
 
 @pytest.mark.parametrize(("per_second", "burst"), [(0, 1), (-1, 1), (math.inf, 1), (math.nan, 1), (1, 0)])

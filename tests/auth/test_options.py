@@ -46,7 +46,7 @@ def test_anybody_else_is_told_what_is_missing(authorization: tuple[bytes, ...], 
 
 
 def test_what_an_operation_needs_is_asked_for_with_what_all_need() -> None:
-    denied = AUTH.denied("insufficient_scope", needs=["read", "write"])
+    denied = AUTH.make_denial("insufficient_scope", needs=["read", "write"])
     assert denied.challenge == f'Bearer error="insufficient_scope", scope="read write", {METADATA}'
     assert denied.text.endswith(": read write")
 

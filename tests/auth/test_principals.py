@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.principals import LOCAL, KeyHolder, Principal, anonymous, checked_scopes, scopes_of
+from defserve.auth.principals import LOCAL, KeyHolder, Principal, anonymous, parse_scopes, scopes_of
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -56,13 +56,13 @@ def test_what_is_missing_is_what_was_required_and_is_not_held() -> None:
 
 
 def test_scopes_are_a_list_or_a_string() -> None:
-    assert checked_scopes("read  write") == checked_scopes(["read", "write"]) == ("read", "write")
+    assert parse_scopes("read  write") == parse_scopes(["read", "write"]) == ("read", "write")
 
 
 @for_each_row("scope", ["", "a b", 'a"', "a\\", "a\r\nX: y", "é", None, 1])
 def test_a_scope_that_cannot_travel_is_refused(scope: Any) -> None:
     with pytest.raises(UsageError, match="is not a scope"):
-        checked_scopes([scope])
+        parse_scopes([scope])
 
 
 # -- several credentials of one principal ----------------------------------------------------------------

@@ -232,9 +232,9 @@ async def test_a_stream_carries_what_its_own_key_may_see(place: Place):
     assert not await subscribe(weak, session, "memo://secret")
     assert await subscribe(weak, session, "memo://open")
     reading = await weak.stream(session)
-    made.server.mcp.subscriptions.updated("memo://secret")
-    made.server.mcp.subscriptions.updated("memo://open")
-    made.server.mcp.subscriptions.changed("tools")
+    made.server.mcp.subscriptions.notify_resource_updated("memo://secret")
+    made.server.mcp.subscriptions.notify_resource_updated("memo://open")
+    made.server.mcp.subscriptions.notify_list_changed("tools")
     assert uris([await reading.next(), await reading.next()]) == ["memo://open", "notifications/tools/list_changed"]
 
     # The strong key takes over, and gets what had to wait for it.
@@ -251,15 +251,15 @@ async def test_resuming_the_session_s_stream_gives_what_its_own_key_may_see(plac
     for who, uri in ((strong, "memo://secret"), (weak, "memo://open")):
         assert await subscribe(who, session, uri)
     reading = await strong.stream(session)
-    made.server.mcp.subscriptions.changed("tools")
+    made.server.mcp.subscriptions.notify_list_changed("tools")
     assert uris([await reading.next()]) == ["notifications/tools/list_changed"]
     last = reading.last_id
-    made.server.mcp.subscriptions.updated("memo://secret")
-    made.server.mcp.subscriptions.updated("memo://open")
+    made.server.mcp.subscriptions.notify_resource_updated("memo://secret")
+    made.server.mcp.subscriptions.notify_resource_updated("memo://open")
     assert uris([await reading.next(), await reading.next()]) == ["memo://secret", "memo://open"]
     reading.leave()
     resumed = await weak.stream(session, last=last)
-    made.server.mcp.subscriptions.changed("prompts")
+    made.server.mcp.subscriptions.notify_list_changed("prompts")
     assert uris([await resumed.next(), await resumed.next()]) == ["memo://open", "notifications/prompts/list_changed"]
 
 
@@ -271,7 +271,7 @@ async def test_a_subscription_is_ended_by_its_own_key_or_one_with_its_rights(pla
 
     def subscribers() -> int:
         subscribed = conversation.peek(SubscribedUris)
-        return len(subscribed.asked_for()) if subscribed is not None else 0
+        return len(subscribed.list_requested_uris()) if subscribed is not None else 0
 
     assert subscribers() == 2
     await weak.send(asked("resources/unsubscribe", uri="memo://open"), session)

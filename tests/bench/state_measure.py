@@ -123,13 +123,13 @@ async def _commit(path: Path, size: int, callers: int, commits: int) -> tuple[fl
     trees = CheckpointStore(store, secret=SECRET)
     keys = [TreeKey("notes.edit", f"caller {n}") for n in range(callers)]
     for key in keys:
-        await trees.commit(await trees.hold(key), _content(size))
+        await trees.commit(await trees.load_checkpoint(key), _content(size))
     _record(store, batches)
 
     async def call(caller: int, times: int) -> None:
         for number in range(times):
             key = keys[caller]
-            held = await trees.hold(key)
+            held = await trees.load_checkpoint(key)
             content = held.content()
             _edit(content, number)
             await trees.commit(held, to_json(content))
@@ -267,8 +267,8 @@ async def _last(store: SqliteStore, key: TreeKey, depth: int) -> AsyncIterator[s
 async def _change_one(path: Path) -> tuple[int, int]:
     store, key = SqliteStore(path), TreeKey("notes.edit", "alice")
     trees = CheckpointStore(store, secret=SECRET)
-    await trees.commit(await trees.hold(key), _content(SIZES["100 kB"]))
-    held = await trees.hold(key)
+    await trees.commit(await trees.load_checkpoint(key), _content(SIZES["100 kB"]))
+    held = await trees.load_checkpoint(key)
     content = held.content()
     content["notes"].append({"id": len(content["notes"]), "text": "x" * 70})
     made = await trees.commit(held, content)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 
 from defserve.binding.injection import Depends, InjectionPlan
-from defserve.binding.signature import read
+from defserve.binding.signature import read_signature
 from defserve.errors import UsageError
 
 LOG: list[Any] = []
@@ -47,7 +47,7 @@ def find_provider(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def plan(function: Any) -> InjectionPlan:
-    made = InjectionPlan.of(read(function, find_provider).injected)
+    made = InjectionPlan.of(read_signature(function, find_provider).injected)
     assert made is not None
     return made
 
@@ -56,7 +56,7 @@ async def resolved(function: Any, call: Any = None, body: Callable[[], Any] = la
     kwargs: dict[str, Any] = {}
     made, call = plan(function), call or Call()
     async with AsyncExitStack() as stack:
-        await made.resolve(call, stack, kwargs, made.provided(call))
+        await made.resolve(call, stack, kwargs, made.call_providers(call))
         result = body()
         if asyncio.iscoroutine(result):
             await result
@@ -107,7 +107,7 @@ class Factory:
 def test_nothing_injected_is_no_plan() -> None:
     def tool(a: int) -> None: ...
 
-    assert InjectionPlan.of(read(tool, find_provider).injected) is None
+    assert InjectionPlan.of(read_signature(tool, find_provider).injected) is None
 
 
 def test_what_needs_no_await_is_direct() -> None:
@@ -299,5 +299,5 @@ def test_a_plan_that_cannot_work_is_refused_at_registration(dependency: Any, pro
 
     tool.__annotations__["a"] = Annotated[str, Depends(dependency)]
     with pytest.raises(UsageError, match=problem) as caught:
-        read(tool, find_provider)
+        read_signature(tool, find_provider)
     assert caught.value.fix and "test_injection.py" in caught.value.where

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, PlainSerializer, SecretStr, computed_field, field_serializer, model_serializer
 
 from defserve.binding.results import NOTHING, Embedded, File, Image, Link, PackedResult, Part, Returns, Text
-from defserve.binding.signature import empty, read
+from defserve.binding.signature import empty, read_signature
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -100,7 +100,7 @@ def returns(annotation: Any, structured: bool | None = None, *, generator: bool 
     function = yielding if generator else tool
     if annotation is not empty:
         function.__annotations__["return"] = annotation
-    return Returns.of(read(function, lambda _: None), structured)
+    return Returns.of(read_signature(function, lambda _: None), structured)
 
 
 def text_of(outcome: PackedResult) -> list[str]:
@@ -357,7 +357,7 @@ class TestGenerators:
         async def tool() -> AsyncIterator[Embedded | str]:
             yield "a"
 
-        assert Returns.of(read(tool, lambda _: None)).join(["a", "b"]) == PackedResult([Text("ab")])
+        assert Returns.of(read_signature(tool, lambda _: None)).join(["a", "b"]) == PackedResult([Text("ab")])
 
 
 @for_each_row(
@@ -374,14 +374,14 @@ def test_keys_of_which_nothing_is_said_become_texts_as_in_json(annotation: Any, 
     def f() -> Any: ...
 
     f.__annotations__["return"] = annotation
-    assert Returns.of(read(f, lambda _: None)).pack(value).structured == structured
+    assert Returns.of(read_signature(f, lambda _: None)).pack(value).structured == structured
 
 
 def test_a_key_that_is_no_text_where_texts_are_promised_is_named_with_what_to_write():
     def f() -> dict[str, dict[str, str]]: ...
 
     with pytest.raises(TypeError) as refused:
-        Returns.of(read(f, lambda _: None)).pack({"a": {7: "x"}})
+        Returns.of(read_signature(f, lambda _: None)).pack({"a": {7: "x"}})
     assert str(refused.value) == (
         "dict was returned where dict[str, dict[str, str]] was promised: a: the key 7 is no text: "
         "use str(7), or declare dict[int, …]"
@@ -420,7 +420,7 @@ def in_bare_list() -> list:  # pyright: ignore
 )
 def test_a_function_that_yields_has_the_return_type_of_an_iterator(function: Any, problem: str, fix: str):
     with pytest.raises(UsageError) as refused:
-        Returns.of(read(function, lambda _: None))
+        Returns.of(read_signature(function, lambda _: None))
     name = function.__name__
     assert refused.value.problem == f"{name}: return: {name} yields, so it returns an iterator, {problem}"
     assert refused.value.fix == fix
@@ -436,4 +436,4 @@ def of_nothing():  # pyright: ignore
 
 @for_each_row("function", [of_any, of_nothing])
 def test_a_generator_that_promises_nothing_may_yield_anything(function: Any):
-    assert Returns.of(read(function, lambda _: None)).join(["a", "b"]).said == [Text("ab")]
+    assert Returns.of(read_signature(function, lambda _: None)).join(["a", "b"]).said == [Text("ab")]

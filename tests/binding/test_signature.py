@@ -13,7 +13,7 @@ import pytest
 from pydantic import Field
 from typing_extensions import Doc
 
-from defserve.binding.signature import empty, read
+from defserve.binding.signature import empty, read_signature
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -30,13 +30,13 @@ def find_provider(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def names(function: Any) -> list[str]:
-    return [parameter.name for parameter in read(function, find_provider).parameters]
+    return [parameter.name for parameter in read_signature(function, find_provider).parameters]
 
 
 def test_parameters_keep_their_resolved_types_and_defaults() -> None:
     def tool(a: int, b: Annotated[str, "doc"] = "x", *, c: list[int] | None = None) -> float: ...
 
-    signature = read(tool, find_provider)
+    signature = read_signature(tool, find_provider)
     assert [(p.name, p.annotation, p.default) for p in signature.parameters] == [
         ("a", int, empty),
         ("b", Annotated[str, "doc"], "x"),
@@ -52,13 +52,13 @@ def test_a_type_defined_in_the_enclosing_function_is_found() -> None:
 
     def tool(a: list[Local]) -> None: ...
 
-    assert read(tool, find_provider).parameters[0].annotation == list[Local]
+    assert read_signature(tool, find_provider).parameters[0].annotation == list[Local]
 
 
 def test_context_is_injected_and_not_a_parameter() -> None:
     def tool(a: int, ctx: Context, maybe: Context | None = None) -> None: ...
 
-    signature = read(tool, find_provider)
+    signature = read_signature(tool, find_provider)
     assert [p.name for p in signature.parameters] == ["a"]
     assert [i.name for i in signature.injected] == ["ctx", "maybe"]
     assert signature.injected[0].provider("this call") == ("context of", "this call")  # type: ignore[operator]
@@ -69,9 +69,9 @@ def test_where_is_relative_to_the_working_directory(monkeypatch: pytest.MonkeyPa
 
     line = tool.__code__.co_firstlineno
     monkeypatch.chdir(Path(__file__).parent)
-    assert read(tool, find_provider).where == f"test_signature.py:{line}"
+    assert read_signature(tool, find_provider).where == f"test_signature.py:{line}"
     monkeypatch.chdir(tmp_path)
-    assert read(tool, find_provider).where == f"{__file__}:{line}"
+    assert read_signature(tool, find_provider).where == f"{__file__}:{line}"
 
 
 class TestDescriptions:
@@ -90,7 +90,7 @@ class TestDescriptions:
 
         tool.__annotations__["a"] = annotation
         tool.__doc__ = "Do.\n\nArgs:\n    a: something else\n"
-        assert read(tool, find_provider).parameters[0].description == "the count"
+        assert read_signature(tool, find_provider).parameters[0].description == "the count"
 
     def test_the_docstring_describes_what_the_annotation_does_not(self) -> None:
         def tool(a: int, b: int) -> None:
@@ -101,14 +101,14 @@ class TestDescriptions:
                     on two lines.
             """
 
-        signature = read(tool, find_provider)
+        signature = read_signature(tool, find_provider)
         assert [p.description for p in signature.parameters] == ["The first, on two lines.", None]
         assert signature.description == "Do it."
 
     def test_a_default_of_Field_describes_and_defaults(self) -> None:
         def tool(a: int = Field(description="the count"), b: int = Field(3, alias="bee")) -> None: ...
 
-        a, b = read(tool, find_provider).parameters
+        a, b = read_signature(tool, find_provider).parameters
         assert (a.description, a.required) == ("the count", True)
         assert (b.default, b.required, b.wire_name) == (3, False, "bee")
 
@@ -170,7 +170,7 @@ class Caller:
     ],
 )
 def test_flow_says_how_a_function_answers(function: Any, flow: str) -> None:
-    assert read(function, find_provider).flow == flow
+    assert read_signature(function, find_provider).flow == flow
 
 
 @for_each_row(
@@ -185,7 +185,7 @@ def test_flow_says_how_a_function_answers(function: Any, flow: str) -> None:
     ],
 )
 def test_callables_of_every_kind_are_read(function: Any, name: str) -> None:
-    signature = read(function, find_provider)
+    signature = read_signature(function, find_provider)
     assert signature.name == name
     assert [p.name for p in signature.parameters] == ["a"]
     assert signature.returns is str
@@ -201,7 +201,7 @@ def test_a_class_returns_itself() -> None:
     class Point:
         def __init__(self, x: int) -> None: ...
 
-    signature = read(Point, find_provider)
+    signature = read_signature(Point, find_provider)
     assert ([p.name for p in signature.parameters], signature.returns) == (["x"], Point)
 
 
@@ -232,7 +232,7 @@ def loose_self(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
 )
 def test_what_cannot_be_called_from_json_is_refused(function: Any, problem: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read(function, find_provider)
+        read_signature(function, find_provider)
     assert problem in caught.value.problem
     assert fix in caught.value.fix
     if hasattr(function, "__code__"):
@@ -244,19 +244,19 @@ def test_a_decorator_without_wraps_is_explained() -> None:
     def decorated(*args: Any, **kwargs: Any) -> None: ...
 
     with pytest.raises(UsageError, match="functools.wraps"):
-        read(decorated, find_provider)
+        read_signature(decorated, find_provider)
 
 
 def test_a_plain_docstring_does_not_import_docstring_parser() -> None:
     code = """
 import sys
-from defserve.binding.signature import read
+from defserve.binding.signature import read_signature
 def tool(a: int) -> int:
     '''Add one.
 
     A second paragraph: with a colon.
     '''
-signature = read(tool, lambda annotation: None)
+signature = read_signature(tool, lambda annotation: None)
 assert signature.description.startswith("Add one.") and signature.parameters[0].description is None
 assert "docstring_parser" not in sys.modules and "pydantic" not in sys.modules
 def tool(a: int) -> int:
@@ -265,7 +265,7 @@ def tool(a: int) -> int:
     Args:
         a: The one.
     '''
-signature = read(tool, lambda annotation: None)
+signature = read_signature(tool, lambda annotation: None)
 assert signature.description == "Add one." and "docstring_parser" not in sys.modules
 assert signature.parameters[0].description == "The one." and "docstring_parser" in sys.modules
 """

@@ -11,7 +11,7 @@ from defserve import Server
 from defserve.client.mcpl.state import StateChange
 from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.state_trees import stored_by
+from defserve.inspector.state_trees import make_state_finder
 from defserve.serve.lifespans import serving
 from tests.at_address import fresh
 from tests.inspector.beds import BEDS, greenhouse
@@ -33,7 +33,7 @@ HEAD = "document.querySelector('.graph .on code, .graph .on [role=gridcell]')?.f
 
 def target(server: Server, era: str = "", stored: bool = True) -> Target:
     section = server.mcpl.sections.state
-    found = stored_by(section) if stored and section is not None else None
+    found = make_state_finder(section) if stored and section is not None else None
     return Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era, found)
 
 

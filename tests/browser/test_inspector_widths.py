@@ -11,7 +11,7 @@ import pytest
 
 from defserve import Server, dangerous
 from defserve.inspector.era_connection import Target
-from defserve.inspector.state_trees import stored_by
+from defserve.inspector.state_trees import make_state_finder
 from defserve.serve.lifespans import serving
 from tests.effort import thinned
 from tests.inspector.beds import greenhouse
@@ -65,7 +65,7 @@ def inspector(browser: Browser) -> Iterator[InspectorBeside]:
         "beds.py",
         ("beds.py",),
         lambda: serving(server.composition),
-        stored=stored_by(section),
+        stored=make_state_finder(section),
         tracebacks="The traceback is in the terminal.",
     )
     with inspector_in(browser, target) as running:

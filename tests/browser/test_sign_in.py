@@ -152,7 +152,7 @@ def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
     assert terminal.run("call", there.url, "add")[:2] == (0, "3\n")
 
     # The access token ends: it is renewed, and the refresh token is another one then.
-    before = terminal.store.read(there.url)
+    before = terminal.store.load_credential(there.url)
     assert before is not None and before.tokens is not None and before.tokens.refresh_token
     there.tokens = {}
     keys = SignedTokens(issuer, there.url)
@@ -160,7 +160,7 @@ def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
     keys.get = lambda token, *_: None if token == used else SignedTokens.get(keys, token)  # pyright: ignore
     there.tokens = keys
     assert terminal.run("call", there.url, "add")[:2] == (0, "3\n")
-    renewed = terminal.store.read(there.url)
+    renewed = terminal.store.load_credential(there.url)
     assert renewed is not None and renewed.tokens is not None
     assert renewed.tokens.refresh_token not in (None, before.tokens.refresh_token)
 
@@ -172,7 +172,7 @@ def test_a_person_signs_in_calls_a_tool_gets_more_scopes_and_signs_out(
     assert terminal.run("call", there.url, "add")[:2] == (0, "3\n")
 
     # Signed out: the issuer knows the refresh token no more.
-    last = terminal.store.read(there.url)
+    last = terminal.store.load_credential(there.url)
     assert last is not None and last.tokens is not None
     assert terminal.run("logout", there.url) == (0, f"Signed out of {there.url}\n", "")
     form = {
@@ -223,15 +223,15 @@ class InspectorPage:
 
     def call(self) -> None:
         # Without a session the list is read again first, so a token that has ended may be refused there.
-        before = len(self._there.asked_for("/mcp"))
+        before = len(self._there.list_requested_uris("/mcp"))
         self.browser.press("[role=option]")
         self.button(".t-form", "Call")
-        wait_until(lambda: len(self._there.asked_for("/mcp")) > before)
+        wait_until(lambda: len(self._there.list_requested_uris("/mcp")) > before)
         assert self.browser.page("!document.querySelector('.t-res .spin')")
 
     @property
     def calls(self) -> int:
-        return sum(each.method == "tools/call" for each in self._there.asked_for("/mcp"))
+        return sum(each.method == "tools/call" for each in self._there.list_requested_uris("/mcp"))
 
 
 @pytest.fixture
@@ -253,14 +253,14 @@ def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
     assert page.has(RESULT, "3") and serious(browser) == []
 
     # The access token ends: it is renewed, and nobody is asked.
-    before = terminal.store.read(there.url)
+    before = terminal.store.load_credential(there.url)
     assert before is not None and before.tokens is not None
     ended, keys = {before.tokens.access_token}, SignedTokens(issuer, there.url)
     keys.get = lambda token, *_: None if token in ended else SignedTokens.get(keys, token)  # pyright: ignore
     there.tokens = keys
     page.call()
     assert page.has(RESULT, "3") and browser.tabs() == 0
-    renewed = terminal.store.read(there.url)
+    renewed = terminal.store.load_credential(there.url)
     assert renewed is not None and renewed.tokens is not None and renewed.tokens != before.tokens
 
     # The tool wants more than was asked for. The call is repeated when the person says so.
@@ -275,7 +275,7 @@ def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
     assert page.has(RESULT, "3")
 
     # Everything is revoked: the person is asked again.
-    last = terminal.store.read(there.url)
+    last = terminal.store.load_credential(there.url)
     assert last is not None and last.tokens is not None and last.tokens.refresh_token is not None
     form = {"token": last.tokens.refresh_token, "client_id": last.client.client_id}
     urllib.request.urlopen(last.issuer.revocation_endpoint, urlencode(form).encode(), timeout=30).close()
@@ -286,13 +286,13 @@ def test_a_person_signs_in_from_the_inspector_until_they_sign_out(
     page.button(".t-res", "Try again")
     assert page.has(RESULT, "3")
 
-    kept = terminal.store.read(there.url)
+    kept = terminal.store.load_credential(there.url)
     assert kept is not None and kept.tokens is not None
     html = browser.page("document.documentElement.outerHTML")
     assert all(secret and secret not in html for secret in (kept.tokens.access_token, kept.tokens.refresh_token))
     browser.press(".top .menu button")
     browser.press("[role=menuitem]")
-    assert page.has(BANNER, "Sign in") and terminal.store.read(there.url) is None
+    assert page.has(BANNER, "Sign in") and terminal.store.load_credential(there.url) is None
     assert browser.complaints() == []
 
 

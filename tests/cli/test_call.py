@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from defserve import Server, UsageError
-from defserve.cli.commands.call import fit, misnamed, unknown_tool
+from defserve.cli.commands.call import find_misnamed_arguments, parse_typed_arguments, unknown_tool
 from defserve.cli.target_connection import MORE, brief
 from defserve.cli.terminal_answers import PreparedAnswers, terminal_answers
-from defserve.client.answers import settled
+from defserve.client.answers import maybe_await
 from defserve.tooling.loading import OURS, PYTHONS
 from tests.cli.running import Run
 from tests.rows import for_each_row
@@ -126,7 +126,7 @@ def test_an_unknown_tool_is_met_with_a_suggestion(defserve: Run):
     ],
 )
 def test_text_becomes_what_the_schema_wants(schema: dict[str, object], text: str, value: object):
-    assert fit({"a": text}, {"a": schema}) == {"a": value}
+    assert parse_typed_arguments({"a": text}, {"a": schema}) == {"a": value}
 
 
 def test_arguments_can_be_validated_without_a_call(defserve: Run):
@@ -272,7 +272,7 @@ def test_nobody_is_asked_about_a_call_whose_arguments_are_misnamed(
     ],
 )
 def test_arguments_are_misnamed_by_their_schema(schema: dict[str, Any], wrong: list[str]):
-    found = misnamed(schema, {"nam": "bob"})
+    found = find_misnamed_arguments(schema, {"nam": "bob"})
     assert len(found) == len(wrong) and all(map(str.startswith, found, wrong))
 
 
@@ -312,7 +312,7 @@ def test_one_value_does_not_answer_a_form_with_several_fields(monkeypatch: pytes
     form = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
     assert ask is not None
     with pytest.raises(UsageError, match=r"has 2 fields, and true is one value\n  fix: write --answer .*name.*age"):
-        asyncio.run(settled(ask("Who?", form)))
+        asyncio.run(maybe_await(ask("Who?", form)))
 
 
 @for_each_row("text", ["yes", "null", "{"])

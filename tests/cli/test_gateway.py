@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 from defserve.cli.commands.gateway import _serve, _tls
 from defserve.gateway.config import load
 from defserve.serve.address import Address
-from defserve.serve.sockets import bound
+from defserve.serve.sockets import bind_sockets
 from tests.certificate import self_signed
 from tests.cli.running import Run
 from tests.waiting import until
@@ -120,7 +120,7 @@ async def test_participants_join_at_the_address_it_tells(
         told += capsys.readouterr().err
         return told.endswith("\n")
 
-    with bound(address) as sockets:
+    with bind_sockets(address) as sockets:
         serving = asyncio.create_task(_serve(address, load(file), tls, sockets))
         await until(is_told)
         url = told.removeprefix("gateway on ").strip()

@@ -40,11 +40,11 @@ class Kept:
         await trees.rollback(ALICE, self.ids["a"])
         await self._add(trees, ALICE, "d")
         await self._add(long_ago, BOB, "old")
-        self.ids["opaque"] = (await trees.commit(await trees.hold(GIT), OPAQUE)).checkpoint.id
+        self.ids["opaque"] = (await trees.commit(await trees.load_checkpoint(GIT), OPAQUE)).checkpoint.id
         await store.close()
 
     async def _add(self, trees: CheckpointStore, key: TreeKey, text: str) -> None:
-        held = await trees.hold(key)
+        held = await trees.load_checkpoint(key)
         content = held.content() or {"pad": "x" * 100, "notes": []}
         content["notes"].append(text)
         self.ids[text] = (await trees.commit(held, content)).checkpoint.id
@@ -200,7 +200,7 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
     async def fill() -> None:
         store = server_store(address, ServerIdentity("name", "notes"))
         trees = CheckpointStore(store, secret=b"s" * 32)
-        await trees.commit(await trees.hold(TreeKey("a", "x\x1b[2J\n")), {"a": 1})
+        await trees.commit(await trees.load_checkpoint(TreeKey("a", "x\x1b[2J\n")), {"a": 1})
         await store.close()
 
     asyncio.run(fill())
@@ -244,7 +244,7 @@ def test_a_checkpoint_is_named_by_its_begin(defserve: Run, kept: Kept):
 
 
 def test_several_that_begin_alike_are_named(defserve: Run, kept: Kept, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.cli.commands.state.SHORTEST", 0)
+    monkeypatch.setattr("defserve.cli.commands.state.MIN_ID_LENGTH", 0)
     code, _, err = defserve("state", "show", kept.address, "chk_")
     assert code == 1 and "6 checkpoints begin with 'chk_'" in err and kept.ids["a"][:12] in err
 
@@ -407,7 +407,7 @@ def test_the_state_of_several_servers_is_looked_at_one_by_one(defserve: Run, kep
     async def fill() -> None:
         store = server_store(kept.address, ServerIdentity("name", "payroll"))
         trees = CheckpointStore(store, secret=b"s" * 32)
-        await trees.commit(await trees.hold(TreeKey("salaries", "eve")), {"a": 1})
+        await trees.commit(await trees.load_checkpoint(TreeKey("salaries", "eve")), {"a": 1})
         await store.close()
 
     asyncio.run(fill())

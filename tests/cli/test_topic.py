@@ -18,7 +18,7 @@ import pytest
 from defserve.cli.commands.topic import _follow
 from defserve.client.topic_client import TopicClient, join_topic
 from defserve.errors import PeerError
-from defserve.protocols.mcpx.proposals import MOST_OF_ONE_PROPOSER
+from defserve.protocols.mcpx.proposals import MAX_PROPOSALS_PER_PROPOSER
 from tests.at_address import fresh
 from tests.cli.running import Run
 from tests.gateway.topics import PATIENCE, PEOPLE, Running, gateway
@@ -154,7 +154,7 @@ async def test_a_person_approves_and_declines_at_the_terminal():
             assert await person.line("[1]") == "[1] agent proposes to worker: tools/call add"
             assert [await person.line(":") for _ in "ab"] == ["a: 20", "b: 22"]
             await person.line("[2]")
-            said = agent.said()
+            said = agent.iter_chat()
             person.type("n 2 not today")
             with pytest.raises(PeerError, match="declined: not today"):
                 await agent.outcome(second)
@@ -249,12 +249,12 @@ async def test_a_number_is_of_one_content_and_not_of_an_id_that_its_proposer_cho
 
         await propose("same", "balance")
         await person.line("[1] agent proposes to anyone: tools/call balance")
-        for place in range(MOST_OF_ONE_PROPOSER):
+        for place in range(MAX_PROPOSALS_PER_PROPOSER):
             await propose(f"filler-{place}", "filler")
-        await person.line(f"[{MOST_OF_ONE_PROPOSER + 1}]")
+        await person.line(f"[{MAX_PROPOSALS_PER_PROPOSER + 1}]")
         await propose("same", "pay", euros=9996)
         await propose("last", "last")
-        await person.line(f"[{MOST_OF_ONE_PROPOSER + 2}] agent proposes to anyone: tools/call last")
+        await person.line(f"[{MAX_PROPOSALS_PER_PROPOSER + 2}] agent proposes to anyone: tools/call last")
         person.type("y 1")
         assert "no proposal 1 waits" in await person.line("not done")
 

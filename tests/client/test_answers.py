@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from defserve.client import Accept, Answers, Cancel, Client, Decline
-from defserve.client.answers import MOST_ROUNDS
+from defserve.client.answers import MAX_INPUT_ROUNDS
 from defserve.errors import MethodNotFound, PeerError, UsageError
 from tests.client.pretend import STATELESS, PretendServer
 
@@ -161,9 +161,9 @@ async def test_a_state_without_questions_is_only_echoed():
 async def test_a_server_that_never_stops_asking_is_given_up():
     server = PretendServer({**STATELESS, "tools/call": asks_until(10_000)})
     async with Client(server, answers=Answers(ask=lambda m, s: {})) as client:
-        with pytest.raises(PeerError, match=f"{MOST_ROUNDS} rounds"):
+        with pytest.raises(PeerError, match=f"{MAX_INPUT_ROUNDS} rounds"):
             await client.call("greet")
-    assert len(server.asked("tools/call")) == MOST_ROUNDS + 1
+    assert len(server.asked("tools/call")) == MAX_INPUT_ROUNDS + 1
 
 
 async def test_a_stateless_question_that_was_not_offered_fails_the_call():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve.client import Client
-from defserve.client.eras import MOST_KEPT
+from defserve.client.eras import MAX_QUEUED_NEWS
 from defserve.client.replies import RETURNS_KEY
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
 from tests.client.pretend import SILENCE, STATELESS, Fail, PretendServer
@@ -211,7 +211,7 @@ async def test_list_changes_are_heard_in_a_session():
 async def test_news_that_nobody_reads_are_kept_up_to_a_bound():
     server = PretendServer({"ping": {}})
     async with Client(server, version="2025-11-25") as client, client.listen(tools=True) as events:
-        for number in range(MOST_KEPT + 5):
+        for number in range(MAX_QUEUED_NEWS + 5):
             server.say({"method": "notifications/tools/list_changed", "params": {"number": number}})
         await client.ping()
         assert (await anext(events)).params["number"] == 5
@@ -311,7 +311,7 @@ async def test_listeners_learn_that_the_server_left():
 
 
 @pytest.mark.parametrize(
-    ("most", "value"), [("MOST_PAGES", 5), ("MOST_ITEMS", 50), ("MOST_BYTES", 5_000)], ids=["pages", "items", "bytes"]
+    ("most", "value"), [("MAX_PAGES", 5), ("MAX_ITEMS", 50), ("MAX_LIST_BYTES", 5_000)], ids=["pages", "items", "bytes"]
 )
 async def test_pages_that_never_end_are_bounded(most: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"defserve.client.server_requests.{most}", value)

@@ -30,7 +30,7 @@ class Talk:
 
     async def __aenter__(self) -> Talk:
         self.conversation.start()
-        self.conversation.opened()
+        self.conversation.mark_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -23,7 +23,7 @@ from defserve.code_mode.extension import (
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.proxying.items import RemoteTool
 from defserve.sandbox import monty
-from defserve.search.ranking import LONGEST_QUERY
+from defserve.search.ranking import MAX_QUERY_LENGTH
 from tests.code_mode.peers import run, value
 from tests.effort import cpu_within
 from tests.hostile_schemas import SCHEMAS
@@ -201,13 +201,13 @@ async def test_many_tools_are_described_briefly_and_not_all():
 async def test_a_query_longer_than_a_few_sentences_is_refused():
     async with raw(library()) as peer:
         assert (await described(peer, query="whales " * 100))[0].startswith("def book_1(")
-        (told,) = await described(peer, query="q " * LONGEST_QUERY)
-    assert told == f"the query has more than {LONGEST_QUERY} characters; say it in a few words"
+        (told,) = await described(peer, query="q " * MAX_QUERY_LENGTH)
+    assert told == f"the query has more than {MAX_QUERY_LENGTH} characters; say it in a few words"
 
 
 def test_a_query_is_looked_for_once_in_each_tool_however_often_it_says_a_word():
     tools = {f"book_{n}": Tool.of(number, ToolOptions(name=f"book_{n}", description="a " * 4_000)) for n in range(200)}
-    assert cpu_within(0.5, lambda: _matching(tools, " ".join(f"w{n}" for n in range(LONGEST_QUERY))))
+    assert cpu_within(0.5, lambda: _matching(tools, " ".join(f"w{n}" for n in range(MAX_QUERY_LENGTH))))
     assert _matching(tools, "book_7 book_7 BOOK_7 zebra")[0] == "book_7"
 
 

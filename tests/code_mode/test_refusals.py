@@ -295,7 +295,7 @@ async def test_keys_that_come_in_messages_name_what_code_may_call(version: str, 
     async with raw(server, version) as peer:
 
         async def tried(code: str) -> Json:
-            params = peer.dressed({"name": "run_code", "arguments": {"code": code}})
+            params = peer.with_meta({"name": "run_code", "arguments": {"code": code}})
             message = {"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params}
             await peer.send(message | {"auth": {"type": "bearer", "token": token}})
             return (await peer.reply_to(99))["result"]

@@ -213,7 +213,7 @@ class PostOffice:
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
         return json.dumps({"to": peer, "answers": answers, "message": json.loads(data)}).encode()
 
-    def happened(self, session: Session, event: object) -> Any:
+    def handle_event(self, session: Session, event: object) -> Any:
         self.events.append((session.peer, event))
         if event == "gone":
             session.close()

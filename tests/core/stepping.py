@@ -136,7 +136,7 @@ class Talk:
         """The peer says a message (a dict is given its jsonrpc member), bytes, or None for a frame that is too long."""
         if isinstance(message, dict):
             message = {"jsonrpc": "2.0", **message}
-        assert self.session.receive(message if isinstance(message, bytes | None) else json.dumps(message).encode())
+        assert self.session.feed_bytes(message if isinstance(message, bytes | None) else json.dumps(message).encode())
         return self.heard()
 
     def step(self) -> list[Any]:

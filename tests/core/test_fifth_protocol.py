@@ -10,7 +10,7 @@ import pytest
 
 from defserve import Extension, Limits, Server, UsageError
 from defserve.serve.connection import Connection
-from defserve.serve.lifespans import MemoryTransport, entered_lifespans, serving
+from defserve.serve.lifespans import MemoryTransport, enter_lifespans, serving
 from tests.core.acme import EXTENSION, Acme, Badge, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
 from tests.rows import for_each_row
@@ -595,10 +595,12 @@ async def test_letters_that_come_before_the_loop_wait_for_it_in_order():
     transport = MemoryTransport(1 << 20)
     connection = Connection(server.composition, transport)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    connection.received([json.dumps({"from": who, "letter": who, "message": ping}).encode() for who in ("ann", "bob")])
+    connection.feed_frames(
+        [json.dumps({"from": who, "letter": who, "message": ping}).encode() for who in ("ann", "bob")]
+    )
     assert len(connection.waiting) == 2
-    async with entered_lifespans(server.composition) as engine:
-        transport.start(asyncio.get_running_loop(), connection.received, connection.close)
+    async with enter_lifespans(server.composition) as engine:
+        transport.start(asyncio.get_running_loop(), connection.feed_frames, connection.close)
         connection.attach(engine)
         box = Mailbox(transport.peer)
         assert [(await box.next())[:2] for _ in range(2)] == [("ann", "ann"), ("bob", "bob")]

@@ -35,7 +35,7 @@ def asking() -> tuple[Talk, int]:
     """A session of the weak one in which the strong one is asked something."""
     talk = Talk(served().composition, principal="alice", identity=WEAK).open("2025-03-26", roots={})
     params = {"name": "ask_roots", "arguments": {}}
-    talk.session.take(Request(1, "tools/call", params, {}), None, STRONG)
+    talk.session.feed_message(Request(1, "tools/call", params, {}), None, STRONG)
     (question,) = talk.step()
     return talk, question["id"]
 
@@ -47,9 +47,9 @@ def test_an_answer_counts_from_who_was_asked_and_from_no_weaker_one(batched: boo
     answer: Any = (
         Malformed(-32600, "broken", question, is_reply=True) if broken else Reply(question, {"roots": []}, None)
     )
-    assert talk.session.take([answer] if batched else answer, None, WEAK)
+    assert talk.session.feed_message([answer] if batched else answer, None, WEAK)
     assert talk.step() == []
-    assert talk.session.take([answer] if batched else answer, None, STRONG)
+    assert talk.session.feed_message([answer] if batched else answer, None, STRONG)
     (reply,) = talk.step()
     assert reply["id"] == 1
 
@@ -58,17 +58,17 @@ def test_an_answer_counts_from_who_was_asked_and_from_no_weaker_one(batched: boo
 def test_a_call_is_cancelled_by_who_made_it_and_by_no_weaker_one(batched: bool):
     talk, _ = asking()
     cancelled: Any = Notification("notifications/cancelled", {"requestId": 1}, {})
-    talk.session.take([cancelled] if batched else cancelled, None, WEAK)
+    talk.session.feed_message([cancelled] if batched else cancelled, None, WEAK)
     talk.step()
     assert 1 in talk.session.in_flight
-    talk.session.take([cancelled] if batched else cancelled, None, STRONG)
+    talk.session.feed_message([cancelled] if batched else cancelled, None, STRONG)
     talk.step()
     assert talk.session.in_flight == {}
 
 
 def test_the_calls_of_a_credential_that_ends_fail_and_others_go_on():
     talk, _ = asking()
-    talk.session.take(Request(2, "tools/call", {"name": "wait", "arguments": {}}, {}), None, WEAK)
+    talk.session.feed_message(Request(2, "tools/call", {"name": "wait", "arguments": {}}, {}), None, WEAK)
     talk.step()
     talk.session.end_credential("strong")
     told = talk.step()

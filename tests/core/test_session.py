@@ -520,8 +520,8 @@ def test_what_needs_a_loop_is_left_alone_until_there_is_one(world: World):
     talk = world.talk().open("2025-03-26")
     talk.engine.ready = False  # pyright: ignore
     call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait"}}).encode()
-    assert not talk.session.receive(call)
-    assert not talk.session.receive(b"[%b]" % json.dumps(ping(2)).encode())
+    assert not talk.session.feed_bytes(call)
+    assert not talk.session.feed_bytes(b"[%b]" % json.dumps(ping(2)).encode())
     assert talk.heard() == [] and talk.session.in_flight == {}
     assert "result" in talk.ask(3, "tools/list")[0]
 

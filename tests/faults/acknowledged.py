@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jsonpatch
 
-from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, stored_checkpoint_secret
+from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, read_checkpoint_secret
 from defserve.stores.identity import ServerStore, choose_server, open_store
 from tests.faults.notebook import Notebook
 from tests.faults.process import Broken, Json, complaint
@@ -104,7 +104,7 @@ class Acknowledged:
         raw = open_store(address)
         store = ServerStore(raw, await choose_server(raw, None))
         try:
-            trees = CheckpointStore(store, secret=await stored_checkpoint_secret(store) or b"")
+            trees = CheckpointStore(store, secret=await read_checkpoint_secret(store) or b"")
             (key,) = await trees.list_trees()
             if wrong := await store.check() + await trees.verify(key):
                 raise Broken(f"the store is damaged: {wrong}")

@@ -12,7 +12,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.gateway import api
 from defserve.gateway import policy as issued
-from defserve.gateway.config import read
+from defserve.gateway.config import parse_config
 from defserve.gateway.gateway import HISTORY_BYTES, GatewayTopic, TopicMember
 from defserve.gateway.policy import FirstMatchPolicy, GuestRules, IssuedTokens, ParticipantEntry, StaticPolicy
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
@@ -298,7 +298,7 @@ async def test_tokens_expire_are_bounded_and_those_of_idle_guests_give_way(monke
     def issue(name: str, *, is_guest: bool = True, connected: Callable[[str, str], bool] = lambda _, __: False):
         return policy.issue(name, "demo", ("chat",), is_guest=is_guest, is_connected=connected)
 
-    monkeypatch.setattr(issued, "MOST_TOKENS", 2)
+    monkeypatch.setattr(issued, "MAX_TOKENS", 2)
     kept, first = issue("a", is_guest=False), issue("guest-b")
     second = issue("guest-c")
     assert kept and first and second
@@ -316,8 +316,8 @@ async def test_a_guests_name_is_nobody_elses():
     policy = IssuedTokens(others, GuestRules(), seconds=10)
     assert [await admits(policy, shown) for shown in ("t-1", "t-2")] == [True, False]
     with pytest.raises(UsageError, match=r"participants\.admin has a name that guests may take"):
-        read({**CONFIG, "guests": {"names": ["*"]}})
-    assert read({"guests": {"names": ["*"]}}).issued is not None
+        parse_config({**CONFIG, "guests": {"names": ["*"]}})
+    assert parse_config({"guests": {"names": ["*"]}}).issued is not None
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ async def test_a_guests_name_is_nobody_elses():
 )
 def test_mistakes_in_the_file_are_named(change: dict[str, Any], complaint: str):
     with pytest.raises(UsageError, match=complaint):
-        read({**CONFIG, **change})
+        parse_config({**CONFIG, **change})
 
 
 # -- tokens in URLs

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.gateway.config import load, read
+from defserve.gateway.config import load, parse_config
 from defserve.gateway.policy import Admission, GatewayLimits, is_participant, is_topic
 from tests.rows import for_each_row
 
@@ -97,7 +97,7 @@ ONE: dict[str, Any] = {"a": {"token": "t"}}
 )
 def test_a_mistake_in_it_is_named(table: dict[str, Any], problem: str):
     with pytest.raises(UsageError, match=problem):
-        read(table)
+        parse_config(table)
 
 
 def test_the_file_is_named_with_what_is_wrong_in_it(tmp_path: Path):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from defserve.gateway.config import read
+from defserve.gateway.config import parse_config
 from defserve.gateway.policy import Admission
 from tests.auth import issuer
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 def jwt_policy(folder: Path, **more: Any):
     (folder / "key.pem").write_text(issuer.pem(issuer.private_key()))
     about = {"issuer": issuer.ISSUER, "audience": issuer.AUDIENCE, "key_file": "key.pem", "algorithms": "ES256"}
-    return read({"jwt": {**about, **more}, "profiles": {"monitor": ["mcp/request:*/list"]}}, folder).policy
+    return parse_config({"jwt": {**about, **more}, "profiles": {"monitor": ["mcp/request:*/list"]}}, folder).policy
 
 
 def token(**claims: Any) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 from websockets import ConnectionClosed
 from websockets.asyncio.client import ClientConnection, connect
 
-from defserve.gateway.config import read
+from defserve.gateway.config import parse_config
 from defserve.gateway.listener import GatewayEndpoint, listening
 from defserve.protocols.mcpx.envelope import PROTOCOL, new_id, now
 from defserve.serve.address import Address
-from defserve.serve.sockets import bound
+from defserve.serve.sockets import bind_sockets
 
 Json = dict[str, Any]
 PATIENCE = 25.0
@@ -131,8 +131,8 @@ class Running:
 @asynccontextmanager
 async def gateway(**changes: Any) -> AsyncGenerator[Running]:
     """A gateway for as long as the block runs; `changes` replace parts of its file."""
-    config = read({**CONFIG, **changes})
-    with bound(Address.parse("ws://127.0.0.1:0/ws")) as sockets:
+    config = parse_config({**CONFIG, **changes})
+    with bind_sockets(Address.parse("ws://127.0.0.1:0/ws")) as sockets:
         async with listening(config, sockets, "/ws") as site:
             yield Running(site, sockets[0].getsockname()[1])
 

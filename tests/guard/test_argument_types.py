@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from defserve.errors import Rejected
 from defserve.guard.argument_types import Code, PublicUrl, Shell, ShellCommand, Url, Within
-from defserve.guard.verdict import Verdict, Violation, checked, refused
+from defserve.guard.verdict import Verdict, Violation, make_refused_verdict, require_allowed
 from tests.rows import for_each_row
 
 
@@ -207,9 +207,9 @@ def test_refused_code_ends_validation(options: Any, source: str):
 
 def test_a_verdict_that_allows_is_handed_on_and_another_raises():
     good = Verdict(True)
-    assert checked(good, "no", "sandbox") is good
+    assert require_allowed(good, "no", "sandbox") is good
     with pytest.raises(Rejected, match="no: because"):
-        checked(refused([Violation("rule", "because")]), "no", "sandbox")
+        require_allowed(make_refused_verdict([Violation("rule", "because")]), "no", "sandbox")
 
 
 @given(st.text(max_size=200))

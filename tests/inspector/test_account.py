@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.inspector_launch import inspected
+from defserve.cli.inspector_launch import make_inspector_target
 from defserve.cli.target import ServerTarget
 from defserve.client.signin.credential_files import Keyring
 from defserve.errors import PeerError
@@ -75,7 +75,7 @@ async def _visited(location: str) -> str:
 async def seen(**options: Any) -> AsyncGenerator[Seen]:
     async with company() as there:
         given = Namespace(**{"era": None, "token": None, "header": [], "verbose": False, **options})
-        target = inspected(ServerTarget(address=there.url), [there.url], given)
+        target = make_inspector_target(ServerTarget(address=there.url), [there.url], given)
         async with Inspection(target) as inspection:
             yield Seen(there, inspection)
 
@@ -129,11 +129,11 @@ async def test_a_call_that_needs_more_scopes_is_repeated_only_by_the_person() ->
         await do(it.inspection, "account.sign_in", scopes=["write"])
         assert (await do(it.inspection, "account.cancel"))["kept"]["scopes"] == ["read"], "what was there still counts"
         assert len((await do(it.inspection, "tools.list"))["tools"]) == 1
-        calls = [each for each in it.there.asked_for("/mcp") if each.method == "tools/call"]
+        calls = [each for each in it.there.list_requested_uris("/mcp") if each.method == "tools/call"]
         await it.sign_in(*refusal["sign_in"])
         assert set(it.there.visits[1]["scope"].split()) == {"read", "write"}
         assert await it.is_("open")
-        assert [each for each in it.there.asked_for("/mcp") if each.method == "tools/call"] == calls
+        assert [each for each in it.there.list_requested_uris("/mcp") if each.method == "tools/call"] == calls
         assert not (await it.call())["failed"]
 
 

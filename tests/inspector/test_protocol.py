@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import PeerError, Refused, UsageError
-from defserve.inspector.protocol import BadMessage, Request, error_of, read
+from defserve.inspector.protocol import BadMessage, Request, error_of, parse_message
 
 
 def _nowhere(part: object) -> None:
@@ -15,12 +15,12 @@ def _nowhere(part: object) -> None:
 
 
 def test_a_request_has_an_id_a_verb_and_arguments():
-    assert read('{"id": 3, "do": "tools.call", "with": {"tool": "a"}}') == (3, "tools.call", {"tool": "a"})
-    assert read('{"id": 3, "do": "hello"}') == (3, "hello", {})
+    assert parse_message('{"id": 3, "do": "tools.call", "with": {"tool": "a"}}') == (3, "tools.call", {"tool": "a"})
+    assert parse_message('{"id": 3, "do": "hello"}') == (3, "hello", {})
     # An argument may have any name.
     named = {"id": "a", "do": "b", "with": 1}
-    assert read(json.dumps({"id": 3, "do": "x", "with": named})) == (3, "x", named)
-    assert read('{"do": "cancel", "of": 3}') == (None, "cancel", {"of": 3})
+    assert parse_message(json.dumps({"id": 3, "do": "x", "with": named})) == (3, "x", named)
+    assert parse_message('{"do": "cancel", "of": 3}') == (None, "cancel", {"of": 3})
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_a_request_has_an_id_a_verb_and_arguments():
 )
 def test_anything_else_is_refused(text: str):
     with pytest.raises(BadMessage):
-        read(text)
+        parse_message(text)
 
 
 @given(st.text())
 def test_no_text_breaks_the_reader(text: str):
     try:
-        read(text)
+        parse_message(text)
     except BadMessage:
         pass
 
@@ -76,7 +76,7 @@ def test_a_number_is_one_that_a_page_can_have(number: object):
 @pytest.mark.parametrize("id", HUGE)
 def test_an_id_is_one_that_a_page_can_have(id: int):
     with pytest.raises(BadMessage):
-        read(f'{{"id": {id}, "do": "x"}}')
+        parse_message(f'{{"id": {id}, "do": "x"}}')
 
 
 def test_an_error_is_told_with_its_fix_code_and_data():

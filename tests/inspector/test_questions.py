@@ -65,7 +65,7 @@ async def test_only_a_clear_yes_confirms(answer: dict[str, Any]):
 
 
 async def test_questions_have_an_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "MOST_OPEN", 1)
+    monkeypatch.setattr(room, "MAX_OPEN_QUESTIONS", 1)
     questions, _ = fresh()
     first = asyncio.create_task(questions.ask("form", "stateless"))
     await until(lambda: bool(questions.open))

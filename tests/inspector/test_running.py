@@ -11,7 +11,7 @@ from defserve.client.links.endpoint import Endpoint
 from defserve.errors import UsageError
 from defserve.inspector import app_views as kept_views
 from defserve.inspector import page_server as room
-from defserve.inspector.app_views import MOST_VIEWS, View, Views
+from defserve.inspector.app_views import MAX_VIEWS, View, Views
 from defserve.inspector.page_server import RunningInspector, WebOptions, run
 from tests.inspector.conftest import target_of
 from tests.inspector.greenhouse import server
@@ -72,7 +72,7 @@ async def test_a_view_has_an_origin_and_a_policy_of_its_own(running: RunningInsp
         assert "hello" not in body
     # A browser gets it for a frame, and for nothing else: in a tab of its own it would be a page of this machine.
     assert [(await fetched(address, headers={"sec-fetch-dest": to}))[0] for to in ("iframe", "document")] == [200, 404]
-    for _ in range(MOST_VIEWS):
+    for _ in range(MAX_VIEWS):
         views.add(View("", ""))
     assert (await fetched(address))[0] == 404
     views.page_port = 0
@@ -80,7 +80,7 @@ async def test_a_view_has_an_origin_and_a_policy_of_its_own(running: RunningInsp
 
 
 def test_views_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept_views, "MOST_BYTES", 10)
+    monkeypatch.setattr(kept_views, "MAX_BYTES", 10)
     views = Views()
     for html in ("\ud800", "x" * 6, "y" * 6, "z" * 20):
         views.add(View(html, ""))

@@ -177,7 +177,7 @@ async def test_what_only_a_start_takes_over_is_said(tmp_path: Path) -> None:
 def policy_of(kernel: Kernel, id: str) -> AccessPolicy:
     access = kernel.governance.access
     assert access is not None
-    policy = access.named(id)
+    policy = access.find_policy(id)
     assert policy is not None
     return policy
 

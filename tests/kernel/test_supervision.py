@@ -49,7 +49,7 @@ def denial(agent: str, **more: Any) -> dict[str, Any]:
 def is_denied(here: Running, agent: str) -> bool:
     access = here.kernel.governance.access
     assert access is not None
-    policy = access.named("a")
+    policy = access.find_policy("a")
     assert policy is not None
     return policy.decide(agent, None, access.clock()).permission == "deny"
 

@@ -12,7 +12,7 @@ import jsonschema
 from defserve import Server
 from defserve.base.hidden_characters import describe_hidden
 from defserve.binding.json_schemas import walk
-from defserve.openapi.names import unrepeated
+from defserve.openapi.names import drop_repeated_words
 from defserve.protocols.mcp.tools import Tool
 
 NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
@@ -43,7 +43,7 @@ def of_tool(tool: Tool) -> Iterator[str]:
     if not NAME.fullmatch(tool.name) or len(tool.name) > 64:
         yield "the name is not made of words, or too long"
     words = tool.name.split("_")
-    if unrepeated(words) != words and not words[-1].isdigit():
+    if drop_repeated_words(words) != words and not words[-1].isdigit():
         yield "the name repeats itself"
     if not 0 < len(tool.description) <= 640 or [*describe_hidden(tool.description)]:
         yield f"the description is empty, too long or not printable: {tool.description[:80]!r}"

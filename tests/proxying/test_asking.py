@@ -79,5 +79,7 @@ def test_whatever_may_be_asked_names_its_server(method: str) -> None:
 
 def test_pages_that_an_error_sends_a_person_to_name_their_server() -> None:
     pages = [{"mode": "url", "message": "Sign in again.", "url": "https://example.org/", "elicitationId": "1"}]
-    told = boundary.relayed("mail", {"code": -32042, "message": "no", "data": {"elicitations": pages}}, Secrets())
+    told = boundary.make_relayed_error(
+        "mail", {"code": -32042, "message": "no", "data": {"elicitations": pages}}, Secrets()
+    )
     assert told.data["elicitations"][0]["message"] == "Server 'mail' asks: Sign in again."

@@ -130,7 +130,7 @@ def doing(does: str) -> Json:
 
 
 async def test_every_failure_of_a_tool_names_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_process, "LONGEST_MESSAGE", 100_000)
+    monkeypatch.setattr(child_process, "MAX_MESSAGE_BYTES", 100_000)
     async with office(timeout=0.2) as (_, client):
         found = {"nothing": await told(client, "tools/call", doing("nothing"))}
     async with office() as (_, client):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import ProtocolError
-from defserve.protocols.mgp.meta_tools import MAX_LINE, TYPES, found_text
+from defserve.protocols.mgp.meta_tools import MAX_LINE, TYPES, format_matches
 from defserve.proxying.boundary import MAX_QUESTION, MAX_QUESTION_LINES, QUOTE_MARK, quote_lines, with_asker
 from tests.rows import for_each_row
 
@@ -67,12 +67,12 @@ def test_no_line_of_instructions_is_a_heading(text: str) -> None:
 def test_a_tool_that_was_found_is_one_line_whatever_it_says(name: str, type: str, choice: str, said: str) -> None:
     schema = {"properties": {f"p{name}": {"type": type}, "b": {"enum": [choice]}, "c": {"type": [type, "string"]}}}
     tool = {"name": "t", "inputSchema": schema, "description": said, "security": {"risk_level": "moderate"}}
-    text = found_text({"tools": [tool, tool], "total_available": 2})
+    text = format_matches({"tools": [tool, tool], "total_available": 2})
     assert len(text.splitlines()) == 2 and len(text) < 5 * MAX_LINE
 
 
 def test_types_that_json_has_are_shown_and_others_are_not() -> None:
     schema = {"properties": {"a": {"type": "string) [safe] x"}, **{one: {"type": one} for one in TYPES}}}
     tool = {"name": "t", "inputSchema": schema, "description": "Does.", "security": {"risk_level": "moderate"}}
-    text = found_text({"tools": [tool], "total_available": 1})
+    text = format_matches({"tools": [tool], "total_available": 1})
     assert "a?: any" in text and "[safe]" not in text and all(f"{one}?: {one}" in text for one in TYPES)

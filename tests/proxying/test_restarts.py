@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.proxying.mounted import (
     JITTER,
-    MOST_RESTARTS,
+    MAX_RESTARTS,
     STRATEGIES,
     Exit,
     RefusalReason,
@@ -113,9 +113,9 @@ def test_a_refused_restart_is_not_counted() -> None:
 
 def test_without_a_limit_it_waits_at_most_the_cap_for_ever() -> None:
     counted, _ = restarts(max_restarts=None)
-    waits = [counted.after(Exit.FAILED) for _ in range(3 * MOST_RESTARTS)]
+    waits = [counted.after(Exit.FAILED) for _ in range(3 * MAX_RESTARTS)]
     assert waits[-1] == 30
-    assert counted.recent == MOST_RESTARTS
+    assert counted.recent == MAX_RESTARTS
 
 
 @for_each_row(
@@ -123,7 +123,7 @@ def test_without_a_limit_it_waits_at_most_the_cap_for_ever() -> None:
     [
         {"strategy": "sometimes"},
         {"max_restarts": -1},
-        {"max_restarts": MOST_RESTARTS + 1},
+        {"max_restarts": MAX_RESTARTS + 1},
         {"window": 0},
         {"base": -1},
         {"base": 31},
@@ -170,13 +170,13 @@ def test_failures_of_one_client_count_for_that_client_alone() -> None:
     counted, clock = by_key()
     assert counted.wait("a") == 0
     for backoff in (1, 2):
-        counted.failed("a")
+        counted.record_failure("a")
         wait = counted.wait("a")
         assert isinstance(wait, float)
         assert (1 - JITTER) * backoff <= wait <= backoff
         clock.now += backoff
         assert counted.wait("a") == 0
-    counted.failed("a")
+    counted.record_failure("a")
     refusal = counted.wait("a")
     assert isinstance(refusal, RestartRefusal)
     assert refusal.reason is RefusalReason.LIMIT
@@ -185,8 +185,8 @@ def test_failures_of_one_client_count_for_that_client_alone() -> None:
 
 def test_a_refused_client_may_start_again_when_the_window_has_passed() -> None:
     counted, clock = by_key(most=1)
-    counted.failed("a")
-    counted.failed("a")
+    counted.record_failure("a")
+    counted.record_failure("a")
     assert isinstance(counted.wait("a"), RestartRefusal)
     clock.now += 101
     assert counted.wait("a") == 0
@@ -195,10 +195,10 @@ def test_a_refused_client_may_start_again_when_the_window_has_passed() -> None:
 def test_who_left_is_forgotten_and_the_number_of_clients_is_bounded() -> None:
     counted, _ = by_key(most=0)
     for key in range(3000):
-        counted.failed(key)
+        counted.record_failure(key)
     assert counted.wait(0) == 0
     assert isinstance(counted.wait(2999), RestartRefusal)
-    counted.forget(lambda key: key == 2999)
+    counted.drop_failures(lambda key: key == 2999)
     assert counted.wait(2999) == 0
-    counted.forget()
+    counted.drop_failures()
     assert counted.wait(2998) == 0

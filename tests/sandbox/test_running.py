@@ -36,7 +36,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 class TestValues:
     @pytest.fixture(autouse=True)
-    def chosen(self, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def select_trees(self, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if engine == "jail":
             monkeypatch.setattr(monty, "installed", lambda: False)
 

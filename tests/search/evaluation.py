@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
-from defserve.search.entries import EntryFilter, ToolEntry, derived_categories, parameters_of
+from defserve.search.entries import EntryFilter, ToolEntry, derive_categories, parameters_of
 from defserve.search.entries import split_words as words_in
 from defserve.search.ranking import ToolIndex
-from defserve.search.scores import PackagedEmbedder, Vectors, weighed
+from defserve.search.scores import PackagedEmbedder, Vectors, weigh_stems
 
 CORPUS = Path(__file__).parent / "corpus"
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
@@ -66,7 +66,7 @@ def entries() -> tuple[ToolEntry, ...]:
                 tool["name"],
                 tool.get("title") or "",
                 tool.get("description") or "",
-                derived_categories(server, ()),
+                derive_categories(server, ()),
                 parameters=parameters_of(tool.get("inputSchema") or {}),
             )
             for tool in listed["tools"]
@@ -89,7 +89,7 @@ def rankers(*, semantic: bool = True) -> dict[str, Ranker]:
     strategies: tuple[Any, ...] = ("keyword",)
     if semantic and vectors.wait(60):
         strategies = ("keyword", "semantic", "hybrid")
-    index = ToolIndex(entries(), weighed, vectors)
+    index = ToolIndex(entries(), weigh_stems, vectors)
 
     def ranker(strategy: Any) -> Ranker:
         def rank(query: str) -> Ranked:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from defserve import Search, UsageError
 from defserve.search.entries import EntryFilter, ToolEntry, labels, parameters_of
 from defserve.search.ranking import STRATEGIES, ToolIndex
-from defserve.search.scores import MOST_MERGED, KeywordIndex, PackagedEmbedder, Vectors, gist, weighed
+from defserve.search.scores import MAX_MERGED_POSTINGS, KeywordIndex, PackagedEmbedder, Vectors, gist, weigh_stems
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -31,7 +31,7 @@ NO_FILTER = EntryFilter()
 
 
 def index(tools: Any = TOOLS, vectors: Vectors | None = None) -> ToolIndex:
-    return ToolIndex(tuple(tools), weighed, vectors)
+    return ToolIndex(tuple(tools), weigh_stems, vectors)
 
 
 def names(found: Any) -> list[str]:
@@ -123,7 +123,7 @@ def test_a_misspelt_word_is_found_unless_a_tool_has_it():
 
 
 def test_a_misspelt_word_is_compared_with_few_however_many_words_a_server_has(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.search.scores.MOST_ALIKE", 10)
+    monkeypatch.setattr("defserve.search.scores.MAX_ALIKE_WORDS", 10)
     compared: list[str] = []
     monkeypatch.setattr("defserve.search.scores.misspelt", lambda one, other: compared.append(other) or False)
     words = KeywordIndex([{f"w{at:05}": 1.0 for at in range(1_000)}])
@@ -198,11 +198,11 @@ def test_no_query_takes_long(piece: str):
 
 
 def test_the_lists_that_an_index_keeps_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.search.scores.MOST_MERGED", 100)
+    monkeypatch.setattr("defserve.search.scores.MAX_MERGED_POSTINGS", 100)
     words = KeywordIndex([{f"w{at % 7}": 1.0, "common": 0.5} for at in range(20)])
     for at in range(200):
         words.scores([(f"w{at % 7}", ("common", f"x{at}"))])
-    assert sum(len(places) for places, _ in words._merged.values()) <= 100 < MOST_MERGED
+    assert sum(len(places) for places, _ in words._merged.values()) <= 100 < MAX_MERGED_POSTINGS
 
 
 def test_what_is_read_of_a_tool_is_bounded():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.search.entries import ToolEntry
-from defserve.search.ranking import READ, deeds_of, deeds_wanted, finds, looked_for
+from defserve.search.ranking import READ, deeds_of, deeds_wanted, finds, rate_lookup_intent
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -82,7 +82,7 @@ def test_no_query_takes_long(piece: str):
     ],
 )
 def test_a_query_that_wants_to_find_out_something_is_told_from_one_that_wants_something_done(query: str, looked: int):
-    assert looked_for(query) == looked
+    assert rate_lookup_intent(query) == looked
 
 
 @for_each_row(("name", "found"), [("search_rooms", 2), ("findRoom", 2), ("list-rooms", 1), ("paint_room", 0)])

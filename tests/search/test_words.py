@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.search.entries import LONGEST_TEXT, LONGEST_WORD, misspelt, split_words, stem, stems
+from defserve.search.entries import MAX_TEXT_LENGTH, MAX_WORD_LENGTH, misspelt, split_words, stem, stems
 from defserve.search.vocabulary import SYNONYMS, meant
 from tests.rows import for_each_row
 
@@ -76,13 +76,13 @@ def test_stop_words_go_unless_there_is_nothing_else():
 
 @given(st.text())
 def test_any_text_gives_short_words_in_lower_case(text: str):
-    assert all(0 < len(word) <= LONGEST_WORD and word == word.lower() for word in split_words(text))
+    assert all(0 < len(word) <= MAX_WORD_LENGTH and word == word.lower() for word in split_words(text))
     assert len(stems(split_words(text))) <= len(split_words(text))
 
 
 def test_a_long_text_is_cut():
-    assert len(split_words("a " * LONGEST_TEXT)) == LONGEST_TEXT // 2
-    assert split_words("x" * 10_000) == ["x" * LONGEST_WORD]
+    assert len(split_words("a " * MAX_TEXT_LENGTH)) == MAX_TEXT_LENGTH // 2
+    assert split_words("x" * 10_000) == ["x" * MAX_WORD_LENGTH]
 
 
 @for_each_row(

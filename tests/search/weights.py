@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from defserve.search.ranking import WEIGHTS, ToolIndex, Weights, without_data
-from defserve.search.scores import PackagedEmbedder, Vectors, weighed
+from defserve.search.scores import PackagedEmbedder, Vectors, weigh_stems
 from tests.search.evaluation import SPLITS, TOP, Query, entries, queries
 
 STEPS, RATE, HOLD = 400, 0.02, 0.002
@@ -59,7 +59,7 @@ def main() -> None:
     vectors = Vectors(PackagedEmbedder)
     if not vectors.wait(60):
         raise SystemExit(vectors.failed)
-    index = ToolIndex(entries(), weighed, vectors)
+    index = ToolIndex(entries(), weigh_stems, vectors)
     asked = [(split, each) for split in SPLITS for each in queries(split) if each.kind in KINDS]
     rows = numpy.stack([measured(index, each.query) for _, each in asked])
     right = numpy.array([[entry.tool_id in each.right for entry in entries()] for _, each in asked], dtype=float)

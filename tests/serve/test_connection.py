@@ -16,7 +16,7 @@ from defserve import Context, Server
 from defserve.core.extension import CarriedMessage
 from defserve.core.session import Session
 from defserve.serve.connection import Connection
-from defserve.serve.lifespans import close_connection, entered_lifespans
+from defserve.serve.lifespans import close_connection, enter_lifespans
 from defserve.serve.stdio import StdioTransport
 from tests.raw import PREFIX, STATELESS, until
 
@@ -60,10 +60,10 @@ async def peer_of(server: Server) -> AsyncGenerator[socket.socket]:
     transport: Any = StdioTransport(server.limits.message)
     transport._input, transport._output = os.dup(ours.fileno()), ours.fileno()
     loop = asyncio.get_running_loop()
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         connection = Connection(server.composition, transport)
         connection.attach(engine)
-        transport.start(loop, connection.received, connection.close)
+        transport.start(loop, connection.feed_frames, connection.close)
         yield theirs
         connection.close()
     os.close(transport._input)
@@ -175,7 +175,7 @@ class Guests:
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
         return data
 
-    def happened(self, session: Session, event: object) -> None:
+    def handle_event(self, session: Session, event: object) -> None:
         session.close()
 
 
@@ -190,12 +190,12 @@ async def test_for_a_peer_that_does_not_read_only_answers_and_questions_wait() -
             ctx.log.info("x" * 99_000)
         return "said"
 
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         connection = Connection(server.composition, transport)
         connection.attach(engine)
         params = {"name": "chatty", "arguments": {}, "_meta": {**META, PREFIX + "logLevel": "info"}}
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        connection.received([json.dumps(call).encode()])
+        connection.feed_frames([json.dumps(call).encode()])
         await until(lambda: not connection.calls())
     assert 30 < len(transport.sent) < 50
     assert json.loads(transport.sent[-1])["result"]["content"][0]["text"] == "said"
@@ -204,13 +204,13 @@ async def test_for_a_peer_that_does_not_read_only_answers_and_questions_wait() -
 @pytest.mark.anyio
 async def test_nothing_is_kept_of_peers_that_have_left() -> None:
     server = a_server()
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         connection = Connection(server.composition, Sink(), carrier=Guests())
         connection.attach(engine)
         for number in range(100):
-            connection.received([b"guest%d " % number + line(1, "add", a=1, b=2), b"guest%d" % number])
+            connection.feed_frames([b"guest%d " % number + line(1, "add", a=1, b=2), b"guest%d" % number])
         await until(lambda: not connection.calls())
-        connection.received([b"last"])
+        connection.feed_frames([b"last"])
         assert not connection.sessions and not server.composition.sessions
         assert not connection._ending  # pyright: ignore[reportPrivateUsage]
 
@@ -230,12 +230,12 @@ async def test_the_end_of_a_connection_waits_for_the_calls_of_a_peer_that_has_le
                 await asyncio.sleep(0)
             cleaned_up.set()
 
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         connection = Connection(server.composition, Sink(), carrier=Guests())
         connection.attach(engine)
-        connection.received([b"guest " + line(1, "tidy")])
+        connection.feed_frames([b"guest " + line(1, "tidy")])
         await began.wait()
-        connection.received([b"guest"])
+        connection.feed_frames([b"guest"])
         assert not connection.sessions
         await close_connection(connection, 10)
         assert cleaned_up.is_set()

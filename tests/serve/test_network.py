@@ -24,7 +24,7 @@ from defserve.auth.authority import canonical_address
 from defserve.serve.address import Address
 from defserve.serve.fastpath import deadlines, websockets
 from defserve.serve.network import NetworkOptions, make_listener
-from defserve.serve.sockets import ForwardedAddresses, bound
+from defserve.serve.sockets import ForwardedAddresses, bind_sockets
 from tests.certificate import self_signed
 from tests.listening import UPGRADE, Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
@@ -118,25 +118,25 @@ def test_an_address_of_the_older_transport_is_met_with_ours(text: str, whole: st
 
 
 def test_a_name_with_several_addresses_has_one_port():
-    with bound(Address.parse("http://localhost:0/mcp")) as sockets:
+    with bind_sockets(Address.parse("http://localhost:0/mcp")) as sockets:
         assert len({one.getsockname()[1] for one in sockets}) == 1
 
 
 def test_an_address_of_another_machine_is_refused():
     with (
         pytest.raises(UsageError, match="cannot listen on http://192.0.2.1:1/: "),
-        bound(Address.parse("http://192.0.2.1:1/")),
+        bind_sockets(Address.parse("http://192.0.2.1:1/")),
     ):
         pass
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_an_address_is_taken_before_its_server_has_started(host: str):
-    with bound(Address.parse(f"http://{host}:0/mcp")) as (first, *_):
+    with bind_sockets(Address.parse(f"http://{host}:0/mcp")) as (first, *_):
         again = Address.parse(f"http://{host}:{first.getsockname()[1]}/mcp")
-        with pytest.raises(UsageError, match="address already in use"), bound(again):
+        with pytest.raises(UsageError, match="address already in use"), bind_sockets(again):
             pass
-    with bound(again):
+    with bind_sockets(again):
         pass
 
 
@@ -164,8 +164,11 @@ def test_the_file_of_a_server_that_died_is_replaced(tmp_path: Path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with bound(Address.parse(f"unix:{path}")):
-        with pytest.raises(UsageError, match="another server listens there"), bound(Address.parse(f"unix:{path}")):
+    with bind_sockets(Address.parse(f"unix:{path}")):
+        with (
+            pytest.raises(UsageError, match="another server listens there"),
+            bind_sockets(Address.parse(f"unix:{path}")),
+        ):
             pass
         assert path.exists()
 
@@ -179,7 +182,7 @@ def test_a_server_that_starts_while_another_replaces_the_file_of_a_dead_one_is_r
 
     def start_second() -> None:
         try:
-            with bound(Address.parse(f"unix:{path}")):
+            with bind_sockets(Address.parse(f"unix:{path}")):
                 second.append("listens")
         except UsageError as refused:
             second.append(refused.problem)
@@ -193,7 +196,7 @@ def test_a_server_that_starts_while_another_replaces_the_file_of_a_dead_one_is_r
         unlink(name)
 
     monkeypatch.setattr("defserve.serve.sockets.os.unlink", replace_slowly)
-    with bound(Address.parse(f"unix:{path}")):
+    with bind_sockets(Address.parse(f"unix:{path}")):
         beside.join()
     assert second == [f"cannot listen on unix:{path}: another server listens there"]
 
@@ -201,14 +204,14 @@ def test_a_server_that_starts_while_another_replaces_the_file_of_a_dead_one_is_r
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path):
     path = tmp_path / "notes"
     path.write_text("dear diary")
-    with pytest.raises(UsageError, match="not a socket"), bound(Address.parse(f"unix:{path}")):
+    with pytest.raises(UsageError, match="not a socket"), bind_sockets(Address.parse(f"unix:{path}")):
         pass
     assert path.read_text() == "dear diary"
 
 
 def test_a_name_that_another_server_took_over_stays(tmp_path: Path):
     path = tmp_path / "s"
-    with bound(Address.parse(f"unix:{path}")):
+    with bind_sockets(Address.parse(f"unix:{path}")):
         path.rename(tmp_path / "away")
         other = socket.socket(socket.AF_UNIX)
         other.bind(str(path))
@@ -676,7 +679,10 @@ def test_a_client_that_comes_while_a_server_starts_is_served_by_it(tmp_path: Pat
             early.settimeout(10)
             early.connect(str(path))
             early.sendall(request(*headers_for(), "connection: close", body=a_call(text="early")))
-            with pytest.raises(UsageError, match="another server listens there"), bound(Address.parse(f"unix:{path}")):
+            with (
+                pytest.raises(UsageError, match="another server listens there"),
+                bind_sockets(Address.parse(f"unix:{path}")),
+            ):
                 pass
             served.write(b"x")
             assert said(read_all(early)) == "early"

@@ -15,8 +15,8 @@ import pytest
 from defserve import Server
 from defserve.errors import PeerTimeout
 from defserve.serve import outbound
-from defserve.serve.lifespans import entered_lifespans
-from defserve.serve.outbound import FIGHT_SECONDS, LONGEST_SECONDS, Backoff, Outbound
+from defserve.serve.lifespans import enter_lifespans
+from defserve.serve.outbound import FIGHT_SECONDS, MAX_BACKOFF_SECONDS, Backoff, Outbound
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
 from tests.serve.processes import FRAMEWORK
 
@@ -105,7 +105,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}/ws?topic=demo"
     server = Server("calculator", "1")
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         place = Outbound(server.composition, server.mcpx.new_carrier(), url)
         staying = asyncio.create_task(place.stay(engine))
         await came.wait()
@@ -132,7 +132,7 @@ def test_who_is_replaced_again_and_again_stays_out_for_longer_each_time():
         assert bound / 2 <= backoff.next() <= bound
     for _ in range(20):
         backoff.longer()
-    assert LONGEST_SECONDS / 2 <= backoff.next() <= LONGEST_SECONDS
+    assert MAX_BACKOFF_SECONDS / 2 <= backoff.next() <= MAX_BACKOFF_SECONDS
 
 
 def test_an_outage_after_replacements_is_waited_out_like_any_other():

@@ -16,7 +16,7 @@ import pytest
 from defserve import Context, Server
 from defserve.errors import ToolError
 from defserve.serve.connection import Connection
-from defserve.serve.lifespans import close_connection, drain_connection, entered_lifespans
+from defserve.serve.lifespans import close_connection, drain_connection, enter_lifespans
 from tests import asgi, clock
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
 
@@ -117,7 +117,7 @@ def call(tool: str, id: int = 1) -> bytes:
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Connection, Pipe]]:
     composition, pipe = shop().composition, Pipe()
-    async with entered_lifespans(composition) as engine:
+    async with enter_lifespans(composition) as engine:
         connection = Connection(composition, pipe)
         connection.attach(engine)
         yield connection, pipe
@@ -128,7 +128,7 @@ async def connected() -> AsyncIterator[tuple[Connection, Pipe]]:
 def test_in_a_pipe_the_reply_is_written_a_millisecond_after_the_notification(tool: str):
     async def scene() -> None:
         async with connected() as (connection, pipe):
-            connection.received([call(tool)])
+            connection.feed_frames([call(tool)])
             await pipe.until_replied(1)
             (first, notices), (second, replies) = pipe.writes
             assert "method" in notices[0] and [reply["id"] for reply in replies] == [1]
@@ -141,7 +141,7 @@ def test_only_the_call_that_has_just_notified_waits():
     async def scene() -> None:
         async with connected() as (connection, pipe):
             began = asyncio.get_running_loop().time()
-            connection.received([call("at_once", 1), call("silent", 2), call("long_ago", 3)])
+            connection.feed_frames([call("at_once", 1), call("silent", 2), call("long_ago", 3)])
             await pipe.until_replied(1, 2, 3)
             assert pipe.replies[2] == began
             assert pipe.replies[1] >= began + MILLISECOND
@@ -153,7 +153,7 @@ def test_only_the_call_that_has_just_notified_waits():
 def test_a_drain_does_not_lose_the_reply_that_waits():
     async def scene() -> None:
         async with connected() as (connection, pipe):
-            connection.received([call("at_once")])
+            connection.feed_frames([call("at_once")])
             await asyncio.sleep(0)
             assert not pipe.replies
             await drain_connection(connection, 1)
@@ -167,7 +167,7 @@ def test_a_cancellation_ends_the_wait_without_a_reply():
     async def scene() -> None:
         async with connected() as (connection, pipe):
             began = asyncio.get_running_loop().time()
-            connection.received([call("at_once")])
+            connection.feed_frames([call("at_once")])
             (session,) = connection.sessions.values()
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -197,12 +197,12 @@ def test_it_waits_for_a_peer_that_still_reads_and_not_for_one_that_does_not(ends
         ends.stdio.send(b"x" * 1_000_000)
         ends.stdio.flush()
         reader = asyncio.create_task(ends.heard(1_000_001))
-        await ends.stdio.written(5)
+        await ends.stdio.wait_until_written(5)
         assert ends.stdio.queued == 0
         await reader
         ends.stdio.send(b"x" * 1_000_000)
         ends.stdio.flush()
-        await ends.stdio.written(0.01)
+        await ends.stdio.wait_until_written(0.01)
         assert ends.stdio.queued > 0
 
     run(ends, work)

@@ -124,11 +124,11 @@ async def test_a_websocket_of_ours(ending: str):
 
 async def test_an_outbox_that_nobody_reads():
     outbox, sender = ClientOutbox(), Sender()
-    outbox.keep(OutgoingMessage(b"x", None, taken=sender.taken()))
-    outbox.keep(OutgoingMessage(b"", None, taken=sender.taken()))
-    outbox.keep(OutgoingMessage(b"bulk", None, bulk=True, taken=sender.taken()))
+    outbox.add_message(OutgoingMessage(b"x", None, taken=sender.taken()))
+    outbox.add_message(OutgoingMessage(b"", None, taken=sender.taken()))
+    outbox.add_message(OutgoingMessage(b"bulk", None, bulk=True, taken=sender.taken()))
     outbox.abandon()
-    outbox.keep(OutgoingMessage(b"x", None, taken=sender.taken()))
+    outbox.add_message(OutgoingMessage(b"x", None, taken=sender.taken()))
     assert sender.each_once and not outbox.unread
 
 
@@ -150,7 +150,7 @@ async def test_bulk_that_waits(ending: str):
             later.append(taken)
 
     for _ in range(5_000):  # deeper than the stack
-        queue.put(OutgoingMessage(b"x" * 10_000, None, bulk=True, taken=sender.taken()), write)
+        queue.add_message(OutgoingMessage(b"x" * 10_000, None, bulk=True, taken=sender.taken()), write)
     queue.advance()
     if ending == "close":
         queue.close()

@@ -7,13 +7,13 @@ import logging
 import pytest
 
 from defserve.server.logs import JsonLines, number_lines
-from defserve.server.metrics import labelled, merged
+from defserve.server.metrics import add_label, merge_metrics
 
 
 def test_samples_of_a_metric_stand_together_under_one_head():
     one = '# HELP a About a.\n# TYPE a counter\na{worker="1"} 1\n# HELP b About b.\n# TYPE b gauge\nb{worker="1"} 2\n'
     two = '# HELP b About b.\n# TYPE b gauge\nb{worker="2"} 3\n# HELP a About a.\n# TYPE a counter\na{worker="2"} 4\n'
-    assert merged([one, two]).splitlines() == [
+    assert merge_metrics([one, two]).splitlines() == [
         "# HELP a About a.",
         "# TYPE a counter",
         'a{worker="1"} 1',
@@ -23,12 +23,12 @@ def test_samples_of_a_metric_stand_together_under_one_head():
         'b{worker="1"} 2',
         'b{worker="2"} 3',
     ]
-    assert merged([]) == merged([""]) == ""
+    assert merge_metrics([]) == merge_metrics([""]) == ""
 
 
 def test_every_sample_gets_the_label():
     text = '# HELP a With {braces} here.\na 1\na{} 2\na{tool="x{y} z"} 3\n'
-    assert labelled(text, 'worker="1"').splitlines() == [
+    assert add_label(text, 'worker="1"').splitlines() == [
         "# HELP a With {braces} here.",
         'a{worker="1"} 1',
         'a{worker="1"} 2',

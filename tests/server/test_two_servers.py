@@ -347,15 +347,15 @@ async def task(one: Process, other: Process) -> bool:
 @kind
 async def state(one: Process, other: Process) -> bool:
     trees, others = await one.trees(), await other.trees()
-    await trees.commit(await trees.hold(ALICE), {"text": "mine"})
-    return (await others.hold(ALICE)).content() is not None
+    await trees.commit(await trees.load_checkpoint(ALICE), {"text": "mine"})
+    return (await others.load_checkpoint(ALICE)).content() is not None
 
 
 @kind
 async def checkpoint_id(one: Process, other: Process) -> bool:
     """A host brings a content back with its id. The id alone has to show whose it is."""
     trees, others = await one.trees(), await other.trees()
-    id = (await trees.commit(await trees.hold(ALICE), {"text": "mine"})).checkpoint.id
+    id = (await trees.commit(await trees.load_checkpoint(ALICE), {"text": "mine"})).checkpoint.id
     try:
         return (await others.adopt(ALICE, {"text": "mine"}, checkpoint=id)).verified
     except StateTampered:
@@ -438,7 +438,7 @@ async def lease(one: Process, other: Process) -> bool:
 @kind
 async def rate(one: Process, other: Process) -> bool:
     rates = [SharedRates(await each.linked()) for each in (one, other)]
-    taken = [await each.take([("alice", 0.001, 1)]) for each in rates]
+    taken = [await each.take_tokens([("alice", 0.001, 1)]) for each in rates]
     assert taken[0][0] == 0
     return taken[1][0] != 0
 

@@ -24,7 +24,7 @@ async def main(address: str, calls: int, name: str) -> None:
     trees = CheckpointStore(store, secret=SECRET)
     for call in range(calls):
         while True:
-            held = await trees.hold(KEY)
+            held = await trees.load_checkpoint(KEY)
             content = held.content() or {"pad": "x" * 200, "marks": []}
             content["marks"].append(f"{name}{call}")
             try:
@@ -52,7 +52,7 @@ async def assert_one_line(trees: CheckpointStore, outputs: list[str]) -> None:
     """Every acknowledged commit is on the one branch there is, and in the head's content."""
     marks = {line.split()[1] for output in outputs for line in output.splitlines()}
     (end,) = await trees.branches(KEY)
-    head = (await trees.hold(KEY)).content()
+    head = (await trees.load_checkpoint(KEY)).content()
     assert end.depth + 1 == len(head["marks"]) == len(marks) == 120
     assert set(head["marks"]) == marks
     assert await trees.verify(KEY) == []

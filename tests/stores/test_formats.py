@@ -127,7 +127,7 @@ async def test_what_0_1_0_kept_is_the_server_s_to_whom_it_is_given_and_nobody_el
     for identity, is_known in ((NOTES, True), (OTHER, False)):
         store = server_store(address, identity)
         trees = await trees_of(store, SECRET, identity)
-        assert ((await trees.hold(STEPS)).content() == {"step": 2}) is is_known
+        assert ((await trees.load_checkpoint(STEPS)).content() == {"step": 2}) is is_known
         # An id that a host has from 0.1.0 is known; it proves nothing until an operator trusts what 0.1.0 kept.
         if is_known:
             assert not (await trees.adopt(STEPS, {"step": 1}, checkpoint=told["ids"][1])).verified
@@ -218,7 +218,7 @@ async def test_servers_to_whom_copies_of_one_store_were_given_do_not_know_each_o
 ):
     (one, other), secret = copies
     ours, theirs = await trees_of(one, secret), await trees_of(other, secret, OTHER)
-    made = (await ours.commit(await ours.hold(NEW), {"text": "mine"})).checkpoint
+    made = (await ours.commit(await ours.load_checkpoint(NEW), {"text": "mine"})).checkpoint
     assert made.proved and (await ours.adopt(NEW, {"text": "mine"}, checkpoint=made.id)).verified
     with pytest.raises(StateTampered):
         await theirs.adopt(NEW, {"text": "mine"}, checkpoint=made.id)
@@ -235,7 +235,7 @@ async def test_what_0_1_0_made_ids_with_proves_nothing_and_makes_nothing(copies:
                 await trees.adopt(NEW, {"forged": 1}, checkpoint=id)
         else:
             assert not (await trees.adopt(NEW, {"forged": 1}, checkpoint=id)).verified
-    made = (await trees.commit(await trees.hold(NEW), {"a": 1})).checkpoint
+    made = (await trees.commit(await trees.load_checkpoint(NEW), {"a": 1})).checkpoint
     assert not verify_id(old, made.id, NEW.owner, NEW.feature_set, canonical({"a": 1}), is_proved=True)
 
 
@@ -244,7 +244,7 @@ async def test_another_secret_of_the_server_ends_the_ids_that_were_made_with_the
     await adopt_store(address, NOTES, SECRET)
     store = server_store(address, NOTES)
     before = await trees_of(store, SECRET)
-    id = (await before.commit(await before.hold(NEW), {"a": 1})).checkpoint.id
+    id = (await before.commit(await before.load_checkpoint(NEW), {"a": 1})).checkpoint.id
     after = await trees_of(store, b"another secret, because the first became known")
     with pytest.raises(StateTampered):
         await after.adopt(NEW, {"a": 1}, checkpoint=id)
@@ -269,13 +269,13 @@ async def test_checkpoints_are_read_at_every_depth(old: tuple[Store, Any]):
 async def test_checkpoints_are_written_on(old: tuple[Store, Any]):
     store, told = old
     trees = await trees_of(store)
-    held = await trees.hold(LARGE)
+    held = await trees.load_checkpoint(LARGE)
     content = held.content()
     content["notes"][0] = "written on"
     made = await trees.commit(held, content)
     assert (made.checkpoint.parent, made.checkpoint.depth) == (told["large"][-1], 20)
     await trees.rollback(SMALL, told["small"][4])
-    assert (await trees.commit(await trees.hold(SMALL), {"step": 5})).checkpoint.depth == 5
+    assert (await trees.commit(await trees.load_checkpoint(SMALL), {"step": 5})).checkpoint.depth == 5
     again = await trees_of(store)
     assert await again.content(LARGE, made.checkpoint.id) == content
     assert await again.verify(SMALL) == await again.verify(LARGE) == []
@@ -297,13 +297,13 @@ async def test_what_0_1_0_kept_is_not_proved_and_neither_is_what_follows(old: tu
     for key, ids in ((SMALL, told["small"]), (LARGE, told["large"])):
         assert not any(at.proved for at in await trees.checkpoints(key))
         for id in ids:
-            held = await trees.hold(key, id)
+            held = await trees.load_checkpoint(key, id)
             content = held.content()
             assert not held.verified
             if content is not None:
                 assert not (await trees.adopt(key, content, checkpoint=id)).verified
                 assert await trees.find_proved(key, held.before.encoded if held.before else b"") is None
-    made = await trees.commit(await trees.hold(LARGE), {"notes": []})
+    made = await trees.commit(await trees.load_checkpoint(LARGE), {"notes": []})
     assert not made.checkpoint.proved
     assert not (await trees.adopt(LARGE, {"notes": []}, checkpoint=made.checkpoint.id)).verified
 
@@ -397,7 +397,7 @@ def test_an_audit_log_is_verified_written_on_and_its_head_marked(kept: Path):
 
 def test_an_audit_log_of_a_later_version_is_refused_and_left_as_it_is(kept: Path):
     path = kept / "audit.log"
-    head_path(path).write_bytes(AuditKeys(AUDIT_KEY).signed(AuditHead(5, "0" * 64, "later", 99)))
+    head_path(path).write_bytes(AuditKeys(AUDIT_KEY).sign_head(AuditHead(5, "0" * 64, "later", 99)))
     before = path.read_bytes(), head_path(path).read_bytes()
     report = verify(path, AUDIT_KEY)
     assert not report.ok and report.reason == f"it {LATER.format(1)}"

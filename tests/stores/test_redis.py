@@ -239,7 +239,7 @@ def test_who_may_not_follow_a_space_is_told_of_nothing_and_the_log_says_so_once(
     own_redis: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr("defserve.stores.redis.AGAIN", 0.001)
-    monkeypatch.setattr("defserve.stores.redis.LONGEST_PAUSE", 0.05, raising=False)
+    monkeypatch.setattr("defserve.stores.redis.MAX_PAUSE_SECONDS", 0.05, raising=False)
     caplog.set_level(logging.ERROR, "defserve")
 
     async def story() -> None:

@@ -17,7 +17,7 @@ from defserve.stores.checkpoints.checkpoint_store import (
     CheckpointStore,
     checkpoint_secret,
     find_old_secret,
-    stored_checkpoint_secret,
+    read_checkpoint_secret,
 )
 from defserve.stores.checkpoints.checkpoint_tree import TreeKey
 from defserve.stores.store import Lease, MemoryStore, StoreChange, StoreNonces
@@ -128,7 +128,7 @@ async def test_the_features_of_one_store_never_share_a_space():
 
     async def checkpoints(store: Watched) -> None:
         trees = CheckpointStore(store, secret=b"s" * 32)
-        await trees.commit(await trees.hold(TreeKey("notes", "ann")), {"a": 1})
+        await trees.commit(await trees.load_checkpoint(TreeKey("notes", "ann")), {"a": 1})
 
     async def nonces(store: Watched) -> None:
         assert await StoreNonces(store).spend("checkpoints", ttl=60)
@@ -153,7 +153,7 @@ async def test_a_secret_that_0_1_0_kept_among_the_keys_is_found_and_no_new_id_is
     store, old = MemoryStore(), b"o" * 32
     await store.change(StoreChange(spaces.API_KEYS, put={"checkpoints": old}))
     assert await find_old_secret(store) == old
-    assert await stored_checkpoint_secret(store) is None
+    assert await read_checkpoint_secret(store) is None
     made = await checkpoint_secret(store, None)
     assert made != old and await checkpoint_secret(store, None) == made
 

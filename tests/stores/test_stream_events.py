@@ -244,7 +244,7 @@ def test_nothing_is_left_once_the_session_is_over():
     store = MemoryEvents()
     mark = store.mark("call")
     store.append("call", b"result", kind="result")
-    store.forget()
+    store.drop_events()
     with pytest.raises(EventGap) as gap:
         store.after(mark)
     assert gap.value.left == []
@@ -393,7 +393,7 @@ def test_sessions_together_keep_no_more_than_their_budget_and_the_largest_gives_
     assert greedy[-1].after(taken[-1]) == ("call", [])
     assert sum(store.bytes == 0 for store in greedy) == 2
     for store in (modest, *greedy):
-        store.forget()
+        store.drop_events()
     assert budget.used == 0
 
 

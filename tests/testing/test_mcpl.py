@@ -21,7 +21,7 @@ def test_hooks_in_both_eras(client: SyncClient):
     assert client.mcpl.before_inference(TURN)[0].content == [Text("Turn 0")]
     assert client.mcpl.after_inference(TURN, "It is sk-123").text == "It is [REDACTED]"
     client.mcpl.update(disabled=["memory.retrieval"])
-    assert not client.mcpl.feature_sets.enabled("memory.retrieval")
+    assert not client.mcpl.feature_sets.is_enabled("memory.retrieval")
     assert client.mcpl.before_inference(TURN) == []
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from defserve.auth.issuers import IssuerUnavailable
-from defserve.auth.principals import KeyHolder, Principal, checked_scopes, scopes_of
+from defserve.auth.principals import KeyHolder, Principal, parse_scopes, scopes_of
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.files import config_file, newer_format, open_locked, read_private, replace_file, stored_secret
+from defserve.stores.files import config_file, load_secret, newer_format, open_locked, read_private, replace_file
 from defserve.stores.identity import MAX_LABEL, ServerIdentity, ServerStore, check_owner, parse_identity, server_store
 from defserve.stores.store import API_KEYS, Space, Store, StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 
@@ -92,7 +92,7 @@ class ApiKeys:
         server: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._clock = _opened(store, parse_identity(server) if server else None), clock
+        self._store, self._clock = _open_store(store, parse_identity(server) if server else None), clock
         self._owns = isinstance(store, str | os.PathLike)
         self._pepper = pepper.encode() if isinstance(pepper, str) else pepper
         if self._pepper is not None and len(self._pepper) < 16:
@@ -169,17 +169,17 @@ class ApiKeys:
             now,
             expires_at=None if expires_in is None else now + expires_in,
             permissions=given,
-            scopes=checked_scopes(scopes),
+            scopes=parse_scopes(scopes),
             per_minute=per_minute,
             per_hour=per_hour,
         )
-        await self._store.change(StoreChange(API_KEYS, {id: _packed(key)}))
+        await self._store.change(StoreChange(API_KEYS, {id: _encode_key(key)}))
         return NewKey(token, key)
 
     async def keys(self) -> list[ApiKey]:
         """All keys, the oldest first."""
         # In a store of 0.1.0, the secret of its checkpoints is in the same space.
-        found = [_unpacked(value) async for id, value in self._store.scan(API_KEYS) if _ID.fullmatch(id)]
+        found = [_decode_key(value) async for id, value in self._store.scan(API_KEYS) if _ID.fullmatch(id)]
         return sorted(found, key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> bool:
@@ -199,7 +199,7 @@ class ApiKeys:
         None if the store tells nobody.
         """
         follow = getattr(self._store, "follow", None)
-        return partial(_revoked, follow) if follow is not None else None
+        return partial(_follow_revocations, follow) if follow is not None else None
 
     async def close(self) -> None:
         """Close a store that was opened here."""
@@ -209,14 +209,14 @@ class ApiKeys:
 
     async def _find(self, id: str) -> ApiKey | None:
         found = (await self._store.get(API_KEYS, (id,))).get(id) if _ID.fullmatch(id) else None
-        return None if found is None else _unpacked(found)
+        return None if found is None else _decode_key(found)
 
     async def _touch(self, key: ApiKey) -> None:
         now = self._clock()
         if key.last_used is not None and now - key.last_used < TOUCH:
             return
         try:
-            before, after = _packed(key), _packed(replace(key, last_used=now))
+            before, after = _encode_key(key), _encode_key(replace(key, last_used=now))
             # Only if the key is unchanged: one that is revoked at this moment must not come back.
             await self._store.change(StoreChange(API_KEYS, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
@@ -225,7 +225,7 @@ class ApiKeys:
     def _hash(self, token: str, *, make: bool = False) -> str:
         if self._pepper is None:
             text = os.environ.get(VARIABLE, "").strip().encode()
-            self._pepper = text or stored_secret(config_file("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
+            self._pepper = text or load_secret(config_file("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
@@ -234,7 +234,7 @@ def is_store(store: str) -> bool:
     return _STORE.match(store) is not None
 
 
-def _opened(store: str | os.PathLike[str] | KeyStore, identity: ServerIdentity | None) -> ServerStore | KeyFile:
+def _open_store(store: str | os.PathLike[str] | KeyStore, identity: ServerIdentity | None) -> ServerStore | KeyFile:
     if isinstance(store, os.PathLike) or (isinstance(store, str) and not is_store(store)):
         return KeyFile(store, identity)
     if not isinstance(store, str) and hasattr(store, "bind_server"):
@@ -242,7 +242,7 @@ def _opened(store: str | os.PathLike[str] | KeyStore, identity: ServerIdentity |
     return server_store(cast("str | Store", store), identity, what="ApiKeys(…)")
 
 
-async def _revoked(follow: Callable[[str], AsyncGenerator[str]]) -> AsyncGenerator[str]:
+async def _follow_revocations(follow: Callable[[str], AsyncGenerator[str]]) -> AsyncGenerator[str]:
     async with aclosing(follow(API_KEYS)) as announced:
         async for id in announced:
             yield _credential(id) if id else ""
@@ -252,11 +252,11 @@ def _credential(id: str) -> str:
     return f"key:{id}"
 
 
-def _packed(key: ApiKey) -> bytes:
+def _encode_key(key: ApiKey) -> bytes:
     return json.dumps(asdict(key), sort_keys=True).encode()
 
 
-def _unpacked(value: bytes) -> ApiKey:
+def _decode_key(value: bytes) -> ApiKey:
     """Raises StoreCorrupt."""
     try:
         kept: dict[str, Any] = json.loads(value)
@@ -295,17 +295,17 @@ class KeyFile:
     def check(self) -> None:
         """Raises UsageError if the file is there and cannot be used."""
         try:
-            self._held()
+            self._load_content()
         except StoreUnavailable as error:
             fix = f"restore {self.path} from a backup, or move it away and make new keys: defserve keys create"
             raise UsageError(error.message, fix=fix) from None
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
-        held = self._held().get(space, {})
+        held = self._load_content().get(space, {})
         return {name: _encode_entry(held[name]) for name in names if name in held}
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        for name, value in self._held().get(space, {}).items():
+        for name, value in self._load_content().get(space, {}).items():
             yield name, _encode_entry(value)
 
     async def change(self, change: StoreChange) -> bool:
@@ -314,8 +314,8 @@ class KeyFile:
         return await run_sync(self._change, change)
 
     def _change(self, change: StoreChange) -> bool:
-        with self._locked():
-            held = self._read()
+        with self._hold_lock():
+            held = self._read_content()
             self._check_server(held)
             space = dict(held.get(change.space, {}))
             for name, value in change.expect.items():
@@ -347,8 +347,8 @@ class KeyFile:
 
     def _claim(self) -> None:
         """Write whose keys these are into a file that names no server. Another server may be first."""
-        with self._locked():
-            held = self._read()
+        with self._hold_lock():
+            held = self._read_content()
             if not self._check_server(held):
                 try:
                     self._write(held)
@@ -359,7 +359,7 @@ class KeyFile:
                     ) from None
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
+    def _hold_lock(self) -> Generator[None]:
         """Hold the lock. Others wait for it for up to LOCK_SECONDS, and then raise StoreBusy."""
         lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + LOCK_SECONDS
         while True:
@@ -377,7 +377,7 @@ class KeyFile:
         finally:
             os.close(file)
 
-    def _held(self) -> dict[str, dict[str, Any]]:
+    def _load_content(self) -> dict[str, dict[str, Any]]:
         """The content of the file, read again only after it was replaced."""
         try:
             status = self._with_store_errors(self.path.stat)
@@ -385,14 +385,14 @@ class KeyFile:
             return {}
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen != self._seen:
-            held = self._read()
+            held = self._read_content()
             if not self._check_server(held):
                 self._claim()
-                return self._held()
+                return self._load_content()
             self._known, self._seen = held, seen
         return self._known
 
-    def _read(self) -> dict[str, dict[str, Any]]:
+    def _read_content(self) -> dict[str, dict[str, Any]]:
         try:
             data = self._with_store_errors(lambda: read_private(self.path, "the file of API keys"))
         except FileNotFoundError:

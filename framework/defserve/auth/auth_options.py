@@ -16,13 +16,13 @@ from defserve.auth.oauth import (
     BearerError,
     Denied,
     ProofError,
-    checked_url,
+    check_url,
     denial,
     origin_of,
     proof_denial,
     resource_paths,
 )
-from defserve.auth.principals import KeyHolder, Principal, checked_scopes, scopes_in, scopes_of
+from defserve.auth.principals import KeyHolder, Principal, parse_scopes, scopes_in, scopes_of
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
@@ -72,13 +72,13 @@ class Auth:
         dpop: DPoP | None = None,
         in_messages: bool = False,
     ) -> None:
-        self.verifier, self.in_messages, self.dpop = _checked_verifier(verifier), in_messages, dpop
-        self.scopes = checked_scopes(scopes)
+        self.verifier, self.in_messages, self.dpop = _check_verifier(verifier), in_messages, dpop
+        self.scopes = parse_scopes(scopes)
         self.resource_url = _resource_url(self.verifier, resource)
         """The public URL of this server's endpoint; empty if it is not known."""
         self.resource = _resource(self.verifier, self.resource_url, tuple(authorization_servers), self.scopes, dpop)
         self._metadata_url = self.resource.metadata_url if self.resource else ""
-        self._implied = _closure({name: checked_scopes(below) for name, below in (implies or {}).items()})
+        self._implied = _closure({name: parse_scopes(below) for name, below in (implies or {}).items()})
         self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
         self._looked = -LOOK_SECONDS, True
         self._adds_scopes = bool(self._implied or self._permitted)
@@ -98,20 +98,22 @@ class Auth:
         """
         token = bearer(authorization)
         if token is None:
-            return None if self.admits_strangers else self.denied()
+            return None if self.admits_strangers else self.make_denial()
         if token is MALFORMED:
-            return self.denied("invalid_request")
+            return self.make_denial("invalid_request")
         try:  # as in `_holder`, without another coroutine: nearly every request comes here
             principal = await self.verifier.verify(token)
         except IssuerUnavailable:
             return UNAVAILABLE
         if principal is None:
-            return self.denied("invalid_token")
-        found = principal if principal.credential and not self._adds_scopes else self._completed(principal, token)
+            return self.make_denial("invalid_token")
+        found = (
+            principal if principal.credential and not self._adds_scopes else self._complete_principal(principal, token)
+        )
         if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
             # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
-            return self._unproved() if self.dpop is not None else self.denied("invalid_token")
-        return self.denied("insufficient_scope") if found.missing(self.scopes) else found
+            return self._make_proof_denial() if self.dpop is not None else self.make_denial("invalid_token")
+        return self.make_denial("insufficient_scope") if found.missing(self.scopes) else found
 
     async def authenticate_bound(self, authorization: Sequence[bytes], shown: ShownProof) -> Principal | Denied | None:
         """The same for a request that may show its token as `Authorization: DPoP …`, with a proof."""
@@ -119,16 +121,16 @@ class Auth:
         if token is None or self.dpop is None:
             return await self.authenticate(authorization)
         if token is MALFORMED:
-            return self.denied("invalid_request")
+            return self.make_denial("invalid_request")
         found = await self._holder(token)
         if found is None or isinstance(found, Denied):
-            return found or self.denied("invalid_token")
+            return found or self.make_denial("invalid_token")
         bound_to = found.claims.get("cnf")
         thumbprint = bound_to.get("jkt") if is_object(bound_to) and len(bound_to) == 1 else None
         if not isinstance(thumbprint, str):
-            return self.denied("invalid_token")
+            return self.make_denial("invalid_token")
         if error := await self.dpop.check(shown, token, thumbprint):
-            return self._unproved(error)
+            return self._make_proof_denial(error)
         return self._sufficient(found)
 
     async def is_ready(self) -> bool:
@@ -166,9 +168,9 @@ class Auth:
             principal = await self.verifier.verify(token)
         except IssuerUnavailable:
             return UNAVAILABLE
-        return None if principal is None else self._completed(principal, token)
+        return None if principal is None else self._complete_principal(principal, token)
 
-    def _completed(self, principal: Principal, token: str) -> Principal:
+    def _complete_principal(self, principal: Principal, token: str) -> Principal:
         """The principal with its credential, and with all that its scopes include."""
         if not principal.credential:
             principal = replace(principal, credential=credential_of(token))
@@ -183,16 +185,16 @@ class Auth:
         return KeyHolder(principal.id, scopes, principal.claims, credential=principal.credential)
 
     def _sufficient(self, principal: Principal) -> Principal | Denied:
-        return self.denied("insufficient_scope") if principal.missing(self.scopes) else principal
+        return self.make_denial("insufficient_scope") if principal.missing(self.scopes) else principal
 
-    def _unproved(self, error: ProofError = "invalid_dpop_proof") -> Denied:
+    def _make_proof_denial(self, error: ProofError = "invalid_dpop_proof") -> Denied:
         from defserve.auth.dpop import ALGORITHMS
 
         assert self.dpop is not None
         nonce = self.dpop.new_nonce() if self.dpop.wants_nonce else ""
         return proof_denial(error, ALGORITHMS, self._metadata_url, nonce)
 
-    def denied(
+    def make_denial(
         self, error: BearerError | None = None, *, needs: Iterable[str] = (), holder: Principal | None = None
     ) -> Denied:
         """The refusal for a caller whose token is missing or not sufficient.
@@ -217,11 +219,11 @@ def _own_scopes(holder: Principal) -> list[str]:
     return sorted(said - {"offline_access"})
 
 
-def _checked_verifier(value: object) -> TokenVerifier:
+def _check_verifier(value: object) -> TokenVerifier:
     if is_array(value):
         from defserve.auth.issuers import Issuers
 
-        return Issuers([_checked_verifier(one) for one in as_list(value)])
+        return Issuers([_check_verifier(one) for one in as_list(value)])
     if isinstance(value, TokenVerifier) and not isinstance(value, type) and inspect.iscoroutinefunction(value.verify):
         return value
     raise UsageError(
@@ -252,7 +254,7 @@ def _resource(
         )
     servers = servers or tuple(filter(_is_url, issuers))
     if url and not servers:
-        checked_url(url, "the resource")
+        check_url(url, "the resource")
     if not url or not servers:
         return None
     return ProtectedResource(url, servers, supported, _dpop_fields(dpop))
@@ -271,7 +273,7 @@ def _dpop_fields(dpop: DPoP | None) -> dict[str, Any]:
 
 def _is_url(text: str) -> bool:
     try:
-        checked_url(text, "it")
+        check_url(text, "it")
     except UsageError:
         return False
     return True
@@ -304,7 +306,7 @@ class ProtectedResource:
     """Further fields of the document."""
 
     def __post_init__(self) -> None:
-        checked_url(self.url, "the resource")
+        check_url(self.url, "the resource")
         if self.url.endswith("/"):
             raise UsageError(
                 f"the resource {self.url!r} ends in a slash",
@@ -314,8 +316,8 @@ class ProtectedResource:
         if not self.authorization_servers:
             raise UsageError("the resource has no authorization servers", fix="give the issuer URL of at least one")
         for server in self.authorization_servers:
-            checked_url(server, "an authorization server")
-        object.__setattr__(self, "scopes_supported", checked_scopes(self.scopes_supported))
+            check_url(server, "an authorization server")
+        object.__setattr__(self, "scopes_supported", parse_scopes(self.scopes_supported))
         if "offline_access" in self.scopes_supported:
             raise UsageError(
                 "'offline_access' is between a client and its authorization server", fix="take it out of the scopes"

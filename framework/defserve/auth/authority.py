@@ -21,7 +21,7 @@ from defserve.auth.principals import LOCAL, UNKNOWN_ADDRESS, Kind, Principal, an
 
 _ITS_YES_COUNTS: Final[frozenset[Kind]] = frozenset({"local", "token", "participant"})
 
-LONGEST_ADDRESS: Final = 64
+MAX_ADDRESS_LENGTH: Final = 64
 """No IP address is longer. Callers of `stranger_at` leave longer texts out, because it remembers what it was given."""
 
 REMEDY: Final = (

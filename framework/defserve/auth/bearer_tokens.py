@@ -11,7 +11,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
-from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.principals import Principal, parse_scopes
 from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from defserve.stores.identity import ServerIdentity
 
 
-LONGEST_TOKEN = 16 * 1024
+MAX_TOKEN_LENGTH = 16 * 1024
 
 # RFC 6750 §2.1: b64token. A header cannot carry any other token, so verifiers do not look at others.
 _B64TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -36,7 +36,7 @@ MALFORMED: Final = MalformedToken.MALFORMED
 
 def is_token(text: str) -> bool:
     """Whether a header could carry this token, so that a verifier should look at it."""
-    return len(text) <= LONGEST_TOKEN and _B64TOKEN.fullmatch(text) is not None
+    return len(text) <= MAX_TOKEN_LENGTH and _B64TOKEN.fullmatch(text) is not None
 
 
 def credential_of(token: str) -> str:
@@ -116,7 +116,7 @@ class StaticTokens:
                     f"token {place} of StaticTokens cannot be sent as a bearer token",
                     fix="use letters, digits and -._~+/ only, as python's secrets.token_urlsafe(32) does",
                 )
-        self._known = [(_digest(token), _named(_principal(value), token)) for token, value in tokens.items()]
+        self._known = [(_digest(token), _add_credential(_principal(value), token)) for token, value in tokens.items()]
 
     async def verify(self, token: str) -> Principal | None:
         """The principal of the token, or None. The time this takes does not show how close a guess came."""
@@ -134,7 +134,7 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def _named(principal: Principal, token: str) -> Principal:
+def _add_credential(principal: Principal, token: str) -> Principal:
     return replace(principal, credential=credential_of(token))
 
 
@@ -144,7 +144,7 @@ def _principal(value: object) -> Principal:
     if isinstance(value, str):
         return Principal(value)
     if is_mapping(value) and isinstance(value.get("principal"), str) and value.keys() <= {"principal", "scopes"}:
-        return Principal(value["principal"], frozenset(checked_scopes(value.get("scopes", ()))))
+        return Principal(value["principal"], frozenset(parse_scopes(value.get("scopes", ()))))
     raise UsageError(
         f"a token of StaticTokens has a {type(value).__name__} that names no principal",
         fix='give a name, a Principal, or {"principal": "alice", "scopes": ["files:read"]}',

@@ -27,8 +27,8 @@ from defserve.stores.store import MemoryNonces, NonceStore, Store, StoreNonces, 
 log = logging.getLogger("defserve.auth")
 
 ALGORITHMS: Final = frozenset(ASYMMETRIC)
-LONGEST_PROOF: Final = 8 * 1024
-LONGEST_ID: Final = 256
+MAX_PROOF_BYTES: Final = 8 * 1024
+MAX_ID_LENGTH: Final = 256
 REMEMBERED: Final = 100_000
 """How many used proofs this process remembers, if there is no store."""
 AHEAD_SECONDS: Final = 30.0
@@ -82,11 +82,11 @@ class DPoP:
 
     async def check(self, shown: ShownProof, token: str, thumbprint: str) -> ProofError:
         """What is wrong with the proof of a request that shows a token bound to this key; empty if it is good."""
-        if len(shown.proofs) != 1 or len(shown.proofs[0]) > LONGEST_PROOF:
+        if len(shown.proofs) != 1 or len(shown.proofs[0]) > MAX_PROOF_BYTES:
             return "invalid_dpop_proof"
         try:
-            claims = _verified(shown.proofs[0].decode("ascii"), thumbprint)
-            if claims is None or not self._fits(claims, shown, token):
+            claims = _verify_proof(shown.proofs[0].decode("ascii"), thumbprint)
+            if claims is None or not self._is_valid_proof(claims, shown, token):
                 return "invalid_dpop_proof"
             if self.wants_nonce and not self._is_ours(claims.get("nonce")):
                 return "use_dpop_nonce"
@@ -115,11 +115,11 @@ class DPoP:
         good = hmac.compare_digest(hmac.digest(self._key, raw[:8], "sha256")[:16], raw[8:])
         return good and -AHEAD_SECONDS <= age <= self._seconds
 
-    def _fits(self, claims: Mapping[str, Any], shown: ShownProof, token: str) -> bool:
+    def _is_valid_proof(self, claims: Mapping[str, Any], shown: ShownProof, token: str) -> bool:
         made, id, url, hashed = (claims.get(name) for name in ("iat", "jti", "htu", "ath"))
         if not isinstance(made, int | float) or isinstance(made, bool):
             return False
-        if not isinstance(id, str) or not 0 < len(id) <= LONGEST_ID:
+        if not isinstance(id, str) or not 0 < len(id) <= MAX_ID_LENGTH:
             return False
         return (
             -AHEAD_SECONDS <= self._clock() - made <= self._seconds
@@ -151,7 +151,7 @@ def _place(url: str) -> tuple[str, str, int | None, str]:
     return scheme, parts.hostname.lower(), parts.port or _PORTS.get(scheme), parts.path or "/"
 
 
-def _verified(proof: str, thumbprint: str) -> dict[str, Any] | None:
+def _verify_proof(proof: str, thumbprint: str) -> dict[str, Any] | None:
     """The claims of a proof that the key with this thumbprint has signed. Raises what PyJWT raises."""
     import jwt
 

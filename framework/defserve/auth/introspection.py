@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from defserve.auth.bearer_tokens import credential_of, is_token
 from defserve.auth.issuers import TIMEOUT, HttpRequest, IssuerUnavailable, Send, send
-from defserve.auth.oauth import checked_url, client_basic
+from defserve.auth.oauth import check_url, client_basic
 from defserve.auth.principals import Principal, is_token_id, scopes_in
 from defserve.base.peer_bounds import ByteCache
 from defserve.core.json_values import as_list, is_object
@@ -63,7 +63,7 @@ class Introspection:
         send: Send = send,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        checked_url(url, "the introspection endpoint", query=True)
+        check_url(url, "the introspection endpoint", query=True)
         self.audiences = (audience,) if isinstance(audience, str) else tuple(audience)
         if not self.audiences or not all(self.audiences) or not client_id or not client_secret:
             raise UsageError(
@@ -118,7 +118,7 @@ class Introspection:
             raise IssuerUnavailable(f"{self.url} does not answer") from None
         claims = said if self._accepts(said) else None
         kept, seconds = (self._bad, BAD_SECONDS) if claims is None else (self._good, GOOD_SECONDS)
-        kept.put(digest, Introspected(claims, time.monotonic() + seconds), ENTRY_BYTES + len(answer.body))
+        kept.store_value(digest, Introspected(claims, time.monotonic() + seconds), ENTRY_BYTES + len(answer.body))
         return claims
 
     def _accepts(self, said: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import urlencode
 
 from defserve.auth.bearer_tokens import bind_server, check_ready, check_settings, is_token
-from defserve.auth.oauth import checked_url, issuer_places
+from defserve.auth.oauth import check_url, issuer_places
 from defserve.auth.principals import Principal, is_token_id
 from defserve.core import json_values
 from defserve.core.json_values import is_object
@@ -88,9 +88,9 @@ class Issuers:
         """What the verifier of the token's issuer says."""
         if not is_token(token):
             return None
-        issuer = claimed_issuer(token) or self._opaque
+        issuer = read_claimed_issuer(token) or self._opaque
         if issuer is None:
-            return await self._unnamed(token)
+            return await self._verify_without_issuer(token)
         verifier = self._by_issuer.get(issuer)
         principal = await verifier.verify(token) if verifier is not None else None
         if principal is None:
@@ -98,14 +98,14 @@ class Issuers:
         name = f"{issuer}|{principal.id}"
         return replace(principal, id=name) if is_token_id(name) else None
 
-    async def _unnamed(self, token: str) -> Principal | None:
+    async def _verify_without_issuer(self, token: str) -> Principal | None:
         """What the verifier says that names no issuer. It cannot speak for users of the others."""
         principal = await self._other.verify(token) if self._other is not None else None
         is_taken = principal is not None and any(principal.id.startswith(f"{issuer}|") for issuer in self.issuers)
         return None if is_taken else principal
 
 
-def claimed_issuer(token: str) -> str | None:
+def read_claimed_issuer(token: str) -> str | None:
     """The issuer that a signed token claims, not verified. None if it is not a signed token, or names none."""
     parts = token.split(".")
     if len(parts) != 3:
@@ -123,7 +123,7 @@ def claimed_issuer(token: str) -> str | None:
 
 def metadata_urls(issuer: str) -> tuple[str, ...]:
     """Where an issuer's metadata may be: below its path first, because nearly every OpenID provider has it there."""
-    checked_url(issuer, "the issuer")
+    check_url(issuer, "the issuer")
     *others, below = issuer_places(issuer)
     return (below, *others)
 
@@ -152,7 +152,7 @@ def endpoint_of(metadata: Mapping[str, Any], name: str) -> str:
     url = metadata.get(name)
     try:
         if isinstance(url, str):
-            checked_url(url, name, query=True)
+            check_url(url, name, query=True)
             return url
     except UsageError as error:
         raise IssuerUnavailable(f"{metadata['issuer']}: {error.problem}") from None
@@ -165,7 +165,7 @@ def endpoint_of(metadata: Mapping[str, Any], name: str) -> str:
 Fetch = Callable[[str], Awaitable[bytes]]
 """Gives the bytes of the document at a URL, or raises."""
 
-LARGEST: Final = 256 * 1024
+MAX_RESPONSE_BYTES: Final = 256 * 1024
 TIMEOUT: Final = 5.0
 
 
@@ -245,11 +245,11 @@ def _answer(request: HttpRequest) -> HttpAnswer:
         response = error
     body = bytearray()
     with response:
-        while len(body) <= LARGEST and (chunk := response.read1(LARGEST)):
+        while len(body) <= MAX_RESPONSE_BYTES and (chunk := response.read1(MAX_RESPONSE_BYTES)):
             body += chunk
             if time.monotonic() > deadline:
                 raise TimeoutError("the answer came too slowly")
-    if len(body) > LARGEST:
-        raise OSError(f"the answer is larger than {LARGEST} bytes")
+    if len(body) > MAX_RESPONSE_BYTES:
+        raise OSError(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
     values = {name.lower(): response.headers.get_all(name, ()) for name in response.headers}
     return HttpAnswer(response.status or 0, {name: ", ".join(found) for name, found in values.items()}, bytes(body))

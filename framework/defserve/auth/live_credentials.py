@@ -46,7 +46,7 @@ class ShownCredential(Protocol):
 class CredentialHolder(Protocol):
     """Something open: a session, a response, a socket."""
 
-    def shown(self) -> Iterable[ShownCredential]:
+    def list_credentials(self) -> Iterable[ShownCredential]:
         """The credentials it was opened with, or used with since."""
         ...
 
@@ -66,7 +66,7 @@ class KeptCredential:
     ) -> None:
         self._live, self._shown, self._is_kept, self._ended = live, shown, is_kept, ended
 
-    def shown(self) -> Sequence[ShownCredential]:
+    def list_credentials(self) -> Sequence[ShownCredential]:
         if self._is_kept():
             return self._shown
         self._live.release(self)
@@ -90,7 +90,7 @@ class LiveCredentials:
         """Follows the keys of credentials that are revoked. An empty one: some may have been missed."""
         self._following: asyncio.Task[None] | None = None
 
-    def hold(self, holder: CredentialHolder) -> None:
+    def watch_holder(self, holder: CredentialHolder) -> None:
         """Verify its credentials from here on."""
         self._holders.add(holder)
         loop = asyncio.get_running_loop()
@@ -100,10 +100,12 @@ class LiveCredentials:
             if self.revocations is not None:
                 self._following = loop.create_task(self._follow(self.revocations))
 
-    def keep(self, shown: Sequence[ShownCredential], is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
+    def watch_credentials(
+        self, shown: Sequence[ShownCredential], is_kept: Callable[[], bool], ended: Callable[[], None]
+    ) -> None:
         """Verify the credentials of a request on, for what was opened by it and outlives it."""
         if shown:
-            self.hold(KeptCredential(self, shown, is_kept, ended))
+            self.watch_holder(KeptCredential(self, shown, is_kept, ended))
 
     def release(self, holder: CredentialHolder) -> None:
         """It is closed."""
@@ -156,7 +158,7 @@ class LiveCredentials:
         """Verify every credential once, or `only` that one, and end what was opened with those no longer good."""
         uses: dict[Hashable, list[tuple[ShownCredential, CredentialHolder]]] = {}
         for holder in tuple(self._holders):
-            for shown in holder.shown():
+            for shown in holder.list_credentials():
                 if only is None or shown.key == only:
                     uses.setdefault(shown.key, []).append((shown, holder))
         if only is None:
@@ -219,7 +221,9 @@ class LiveBearers(LiveCredentials):
         super().__init__()
         self._auth, self.revocations = auth, revocations_of(auth.verifier)
 
-    def shown(self, principal: Principal, headers: Iterable[tuple[bytes, bytes]]) -> tuple[BearerCredential, ...]:
+    def make_credentials(
+        self, principal: Principal, headers: Iterable[tuple[bytes, bytes]]
+    ) -> tuple[BearerCredential, ...]:
         """The credential of a request with these headers, if it is a token that has proved `principal`."""
         if principal.kind != "token":
             return ()

@@ -27,7 +27,7 @@ from defserve.auth.oauth import is_loopback
 from defserve.auth.principals import LOCAL, Principal
 from defserve.base.concurrency import only_change
 from defserve.errors import UsageError
-from defserve.stores.files import OTHERS, config_file, is_private_folder, made_private_folder, private_folders, write
+from defserve.stores.files import OTHERS, config_file, is_private_folder, make_private_folder, private_folders, write
 
 if TYPE_CHECKING:
     from defserve.auth.bearer_tokens import TokenVerifier
@@ -161,23 +161,25 @@ _KEY: Final = re.compile(rb"[A-Za-z0-9_-]{43}")
 
 
 @contextmanager
-def published(places: Iterable[Place]) -> Generator[str]:
+def publish_key(places: Iterable[Place]) -> Generator[str]:
     """The key of a server that has bound these addresses, in files for as long as the block runs.
 
     Nobody else can serve there, so whatever lies at the place of a file is replaced.
     Raises UsageError if no file can be written that others cannot read.
     """
     places = list(places)
-    key = next((found for place in places if (found := _read(_kept(place)))), None) or secrets.token_urlsafe(32)
-    folder = made_private_folder(FOLDER, "the local token")
+    key = next(
+        (found for place in places if (found := _read_key_file(_get_kept_path(place)))), None
+    ) or secrets.token_urlsafe(32)
+    folder = make_private_folder(FOLDER, "the local token")
     with ExitStack() as files:
         for place in places:
-            files.enter_context(_held(folder / _name(place), key))
+            files.enter_context(_hold_key_file(folder / _name(place), key))
         yield key
 
 
 @contextmanager
-def _held(path: Path, key: str) -> Generator[None]:
+def _hold_key_file(path: Path, key: str) -> Generator[None]:
     """A locked file with the key, while the block runs. Only forks inherit the lock, and they have the sockets too."""
     file = _write(path, key)
     try:
@@ -190,7 +192,7 @@ def _held(path: Path, key: str) -> Generator[None]:
 def read_key(place: Place) -> str | None:
     """The key of the server that runs at an address now, if it is one of this user."""
     paths = (folder / _name(place) for folder in private_folders(FOLDER))
-    return next((found for path in paths if (found := _read(path, of_living=True))), None)
+    return next((found for path in paths if (found := _read_key_file(path, of_living=True))), None)
 
 
 def keep_key(place: Place) -> str | None:
@@ -198,8 +200,8 @@ def keep_key(place: Place) -> str | None:
 
     Raises UsageError if it cannot be kept.
     """
-    key, path = read_key(place), _kept(place)
-    if key is not None and _read(path) != key:
+    key, path = read_key(place), _get_kept_path(place)
+    if key is not None and _read_key_file(path) != key:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(_write(path, key))
@@ -208,7 +210,7 @@ def keep_key(place: Place) -> str | None:
     return key
 
 
-def _kept(place: Place) -> Path:
+def _get_kept_path(place: Place) -> Path:
     return config_file(KEPT_FOLDER) / _name(place)
 
 
@@ -236,7 +238,7 @@ def _write(path: Path, key: str) -> int:
     return file
 
 
-def _read(path: Path, *, of_living: bool = False) -> str | None:
+def _read_key_file(path: Path, *, of_living: bool = False) -> str | None:
     """The key in a file, if the file and its folder are this user's and nobody else can read them.
 
     With `of_living`, only if the server that wrote it lives. What a dead one left is removed.

@@ -77,7 +77,7 @@ def proof_denial(error: ProofError, algorithms: Iterable[str], metadata_url: str
         "use_dpop_nonce": "Unauthorized: the proof (the header DPoP) needs the nonce that the header DPoP-Nonce gives",
     }[error]
     said = {"error": error, "algs": " ".join(sorted(algorithms)), "resource_metadata": metadata_url}
-    fields = ", ".join(f"{name}={quoted(value)}" for name, value in said.items() if value)
+    fields = ", ".join(f"{name}={quote_header_value(value)}" for name, value in said.items() if value)
     return Denied(401, f"DPoP {fields}", text, (("dpop-nonce", nonce),) if nonce else ())
 
 
@@ -94,17 +94,17 @@ def challenge(
         "scope": " ".join(scopes),
         "resource_metadata": metadata_url,
     }
-    said = ", ".join(f"{name}={quoted(value)}" for name, value in fields.items() if value)
+    said = ", ".join(f"{name}={quote_header_value(value)}" for name, value in fields.items() if value)
     return f"Bearer {said}" if said else "Bearer"
 
 
-def quoted(text: str) -> str:
+def quote_header_value(text: str) -> str:
     """An HTTP quoted-string. What is not printable ASCII becomes `?`, so no text can end the header."""
     return '"' + re.sub(r'(["\\])', r"\\\1", re.sub(r"[^ -~]", "?", text)) + '"'
 
 
 # -- read by clients -------------------------------------------------------------------------------------
-LONGEST_HEADER: Final = 16 * 1024
+MAX_HEADER_LENGTH: Final = 16 * 1024
 
 _TOKEN: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 
@@ -140,7 +140,7 @@ NO_CHALLENGE: Final = Challenge("", {})
 def parse_challenges(header: str) -> list[Challenge]:
     """The challenges of a header, in order. What cannot be read ends them. Of a repeated parameter the first counts."""
     found: list[tuple[str, dict[str, str]]] = []
-    at, text = 0, header[:LONGEST_HEADER]
+    at, text = 0, header[:MAX_HEADER_LENGTH]
     while (part := _PART.match(text, at)) is not None:
         at = part.end()
         if part["scheme"] is not None:
@@ -163,7 +163,7 @@ def oauth_challenge(header: str) -> Challenge:
 _HTTP: Final = {"ws": "http", "wss": "https"}
 
 
-def checked_url(url: str, what: str, *, query: bool = False) -> SplitResult:
+def check_url(url: str, what: str, *, query: bool = False) -> SplitResult:
     """The parts of an absolute URL that is safe and plain. Raises UsageError, with the URL called `what`."""
     try:
         parts = urlsplit(url)

@@ -24,7 +24,7 @@ ANONYMOUS_PREFIX = "anonymous:"
 PARTICIPANT_PREFIX = "mcpx:"
 """Of a participant of a topic: a gateway vouches for it, and no token may have its name."""
 UNKNOWN_ADDRESS = "unknown"
-LONGEST_ID = 256
+MAX_ID_LENGTH = 256
 
 # RFC 6749 §3.3: scope-token = 1*( %x21 / %x23-5B / %x5D-7E )
 _SCOPE = re.compile(r"[!#-\[\]-~]+")
@@ -53,11 +53,11 @@ class Principal:
     def __post_init__(self) -> None:
         if self.kind == "token" and not is_token_id(self.id):
             raise UsageError(
-                f"a token's principal cannot be called {self.id[:LONGEST_ID]!r}",
-                fix=f"use 1 to {LONGEST_ID} printable characters; {LOCAL_ID!r}, {ANONYMOUS_PREFIX!r}… and "
+                f"a token's principal cannot be called {self.id[:MAX_ID_LENGTH]!r}",
+                fix=f"use 1 to {MAX_ID_LENGTH} printable characters; {LOCAL_ID!r}, {ANONYMOUS_PREFIX!r}… and "
                 f"{PARTICIPANT_PREFIX!r}… are reserved",
             )
-        object.__setattr__(self, "scopes", frozenset(checked_scopes(self.scopes)))
+        object.__setattr__(self, "scopes", frozenset(parse_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
         if self.kind == "anonymous":
             address = self.id.removeprefix(ANONYMOUS_PREFIX)
@@ -113,10 +113,10 @@ def is_token_id(text: str) -> bool:
     lone surrogates into logs.
     """
     reserved = text == LOCAL_ID or text.startswith((ANONYMOUS_PREFIX, PARTICIPANT_PREFIX))
-    return 0 < len(text) <= LONGEST_ID and is_plain(text) and not text.isspace() and not reserved
+    return 0 < len(text) <= MAX_ID_LENGTH and is_plain(text) and not text.isspace() and not reserved
 
 
-def checked_scopes(value: str | Iterable[str]) -> tuple[str, ...]:
+def parse_scopes(value: str | Iterable[str]) -> tuple[str, ...]:
     """Scopes as authors write them: a list, or a string with spaces. Raises UsageError for an invalid scope."""
     found = tuple(value.split()) if isinstance(value, str) else tuple(value)
     for scope in found:
@@ -249,13 +249,13 @@ class RememberedPrincipal(Principal):
 _CLASSES: Final[dict[str, type[Principal]]] = {"plain": Principal, "key": KeyHolder}
 
 
-def written(principal: Principal) -> list[Any]:
+def encode_principal(principal: Principal) -> list[Any]:
     """What is needed to judge `covers`, as a JSON value."""
     made = next((name for name, each in _CLASSES.items() if type(principal) is each), "")
     return [principal.id, principal.kind, principal.credential, sorted(principal.scopes), made]
 
 
-def remembered(value: Any) -> Principal:
+def decode_principal(value: Any) -> Principal:
     """The principal that was `written`."""
     id, kind, credential, scopes, made = value
     return _CLASSES.get(made, RememberedPrincipal)(id, frozenset(scopes), kind=cast(Kind, kind), credential=credential)

@@ -57,7 +57,7 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, key: Hashable, rate: Rate | None = None, *, amount: int = 1) -> float:
+    def take_token(self, key: Hashable, rate: Rate | None = None, *, amount: int = 1) -> float:
         """Take `amount` tokens and return 0. If there are fewer, take none and return the seconds until there are.
 
         A key has one rate: if you give `rate`, give it each time. No more than a whole burst is ever waited for.
@@ -119,7 +119,7 @@ class FailedTokens:
         """
         if not address or is_loopback(address) or (self._trusted_proxy and not _names(forwarded_for, address)):
             return 0.0
-        return self._failures.take(self._counted_as(address))
+        return self._failures.take_token(self._counted_as(address))
 
 
 def _names(forwarded_for: Iterable[bytes], address: str) -> bool:

@@ -26,8 +26,8 @@ from defserve.auth.signing_keys import (
     KeySet,
     KeySource,
     VerificationKey,
-    checked_algorithms,
-    fixed_key,
+    check_algorithms,
+    load_fixed_key,
 )
 from defserve.errors import UsageError
 from defserve.stores.identity import ServerIdentity, parse_identity, server_store
@@ -35,7 +35,7 @@ from defserve.stores.store import DENIED_TOKENS, Store, StoreChange
 
 log = logging.getLogger("defserve.auth")
 
-LONGEST_KID = 256
+MAX_KID_LENGTH = 256
 GOOD_BYTES, BAD_BYTES = 4 * 1024 * 1024, 1024 * 1024
 _DATES = ("exp", "nbf", "iat")
 
@@ -73,14 +73,14 @@ class JWT:
         self.issuer, self.issuers, self.leeway = issuer, (issuer,), leeway
         self.scopes_claims = (scopes_claim,) if isinstance(scopes_claim, str) else tuple(scopes_claim)
         self._check_settings()
-        self.algorithms = checked_algorithms(algorithms)
+        self.algorithms = check_algorithms(algorithms)
         _require_pyjwt()
         self._keys, self._denied, self._clock = self._source(key, jwks_url, fetch), denied, clock
         self._good, self._bad = VerifiedTokens(GOOD_BYTES), VerifiedTokens(BAD_BYTES)
 
     def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: Fetch | None) -> KeySource:
         if key is not None and jwks_url is None:
-            return FixedKey(fixed_key(key, self.algorithms))
+            return FixedKey(load_fixed_key(key, self.algorithms))
         if key is not None or jwks_url is None:
             raise UsageError("JWT needs either key or jwks_url", fix="give one of the two")
         if not self.algorithms <= ASYMMETRIC.keys():
@@ -135,7 +135,7 @@ class JWT:
             or "crit" in header
             or str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES
             or not isinstance(kid, str | None)
-            or len(kid or "") > LONGEST_KID
+            or len(kid or "") > MAX_KID_LENGTH
         ):
             return None
         key = await self._keys.find(kid, algorithm)
@@ -156,9 +156,9 @@ class JWT:
                 },
             )
         except jwt.InvalidTokenError:
-            self._bad.keep(token, VerifiedToken(kid, algorithm, key))
+            self._bad.store_token(token, VerifiedToken(kid, algorithm, key))
             raise
-        self._good.keep(token, VerifiedToken(kid, algorithm, key, json.dumps(claims).encode()))
+        self._good.store_token(token, VerifiedToken(kid, algorithm, key, json.dumps(claims).encode()))
         return claims
 
     def _is_access_token(self, claims: dict[str, Any]) -> bool:
@@ -221,7 +221,7 @@ class VerifiedTokens:
     def find(self, token: str) -> VerifiedToken | None:
         return self._kept.get(_digest(token))
 
-    def keep(self, token: str, verified: VerifiedToken) -> None:
+    def store_token(self, token: str, verified: VerifiedToken) -> None:
         """Remember a token. The oldest ones make room for it."""
         digest = _digest(token)
         self._drop(digest)
@@ -249,7 +249,7 @@ SCOPE_CLAIMS: Final = ("scope", "scp")
 # -- Signed tokens that must not be accepted any more, although they have not expired: a list of their ids (`jti`).
 
 
-LONGEST_ID: Final = 1024
+MAX_ID_LENGTH: Final = 1024
 
 
 class DeniedTokens:
@@ -272,8 +272,10 @@ class DeniedTokens:
 
     async def deny(self, jti: str, *, until: float) -> None:
         """Accept this token no more. `until` is when it expires by itself, in seconds since 1970 (its `exp`)."""
-        if not jti or len(jti) > LONGEST_ID:
-            raise UsageError(f"a token's id cannot be {jti[:80]!r}", fix=f"give its jti, 1 to {LONGEST_ID} characters")
+        if not jti or len(jti) > MAX_ID_LENGTH:
+            raise UsageError(
+                f"a token's id cannot be {jti[:80]!r}", fix=f"give its jti, 1 to {MAX_ID_LENGTH} characters"
+            )
         now = self._clock()
         over = [name async for name, value in self._store.scan(DENIED_TOKENS) if json.loads(value)["until"] <= now]
         put = {_name(jti): json.dumps({"until": until}).encode()}
@@ -282,7 +284,7 @@ class DeniedTokens:
     async def accepts(self, claims: Mapping[str, Any]) -> bool:
         """Whether a token with these claims has an id that was not taken back."""
         jti = claims.get("jti")
-        if not isinstance(jti, str) or not 0 < len(jti) <= LONGEST_ID:
+        if not isinstance(jti, str) or not 0 < len(jti) <= MAX_ID_LENGTH:
             return False
         name = _name(jti)
         return name not in await self._store.get(DENIED_TOKENS, (name,))
@@ -330,10 +332,10 @@ class OIDC(JWT):
 
 async def _keys(issuer: str, fetch: Fetch, url: str) -> bytes:
     del url  # the metadata says it
-    return await published_keys(issuer, fetch)
+    return await fetch_published_keys(issuer, fetch)
 
 
-async def published_keys(issuer: str, fetch: Fetch) -> bytes:
+async def fetch_published_keys(issuer: str, fetch: Fetch) -> bytes:
     """The key set of an issuer. Its metadata is read anew each time, so it may move its keys."""
     return await fetch(endpoint_of(await metadata_of(issuer, fetch), "jwks_uri"))
 
@@ -348,7 +350,7 @@ class IdTokens:
         self._issuer, self._client_id, self._clock = issuer, client_id, clock
 
         async def keys(url: str) -> bytes:
-            return await published_keys(issuer, fetch)
+            return await fetch_published_keys(issuer, fetch)
 
         self._keys = KeySet(metadata_urls(issuer)[0], frozenset(ASYMMETRIC), fetch=keys)
 

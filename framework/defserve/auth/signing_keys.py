@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from defserve.auth.issuers import LARGEST, TIMEOUT, Fetch, download
-from defserve.auth.oauth import checked_url
+from defserve.auth.issuers import MAX_RESPONSE_BYTES, TIMEOUT, Fetch, download
+from defserve.auth.oauth import check_url
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 INSTALL = 'pip install "defserve[auth]"'
-SMALLEST_RSA = 2048
+MIN_RSA_BITS = 2048
 
 # Algorithm → the key type and curve it needs, as a JWK names them (RFC 7518 §3.1, RFC 8037).
 ASYMMETRIC: dict[str, tuple[str, str]] = {
@@ -70,7 +70,7 @@ class FixedKey(NamedTuple):
         return self.key if algorithm in self.key.algorithms else None
 
 
-def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
+def check_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
     """An allow-list of one kind: signatures, or shared secrets. Raises UsageError if it is not."""
     allowed = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
     if unknown := sorted(allowed - ASYMMETRIC.keys() - SYMMETRIC.keys()):
@@ -88,7 +88,7 @@ def checked_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
     return allowed
 
 
-def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
+def load_fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
     """The author's key: a PEM public key or certificate, or a shared secret. Raises UsageError if it is unfit."""
     raw = key.encode() if isinstance(key, str) else key
     # A secret never looks like this. A public key that is used as a secret does, and anyone may know it.
@@ -100,12 +100,12 @@ def fixed_key(key: str | bytes, algorithms: frozenset[str]) -> VerificationKey:
             f"JWT(key=…) is not a PEM public key, which {', '.join(sorted(algorithms))} need",
             fix='for a shared secret say so: algorithms=("HS256",)',
         )
-    material = _loaded(raw)
+    material = _load_public_key(raw)
     fits = fitting_algorithms(material) & algorithms
     if not fits:
         raise UsageError(
             f"the key of JWT(key=…) fits none of {', '.join(sorted(algorithms))}",
-            fix=f"it must be RSA of {SMALLEST_RSA} bits or more, P-256, P-384, P-521 or Ed25519, as the algorithms say",
+            fix=f"it must be RSA of {MIN_RSA_BITS} bits or more, P-256, P-384, P-521 or Ed25519, as the algorithms say",
         )
     return VerificationKey(material, fits)
 
@@ -122,7 +122,7 @@ def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> Verificatio
     return VerificationKey(raw, algorithms)
 
 
-def _loaded(raw: bytes) -> PublicKeyTypes:
+def _load_public_key(raw: bytes) -> PublicKeyTypes:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -141,7 +141,7 @@ def fitting_algorithms(material: PublicKeyTypes) -> frozenset[str]:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
     match material:
-        case RSAPublicKey() if material.key_size >= SMALLEST_RSA:
+        case RSAPublicKey() if material.key_size >= MIN_RSA_BITS:
             needs = ("RSA", "")
         case EllipticCurvePublicKey():
             needs = ("EC", _CURVES.get(material.curve.name, "other"))
@@ -175,7 +175,7 @@ def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> Verificati
 # -- The keys that an issuer publishes (RFC 7517). Fetched when needed; strangers cannot cause many fetches.
 
 
-MOST_KEYS = 64
+MAX_KEYS = 64
 
 # The time between fetches: once there are keys, unknown key ids cause at most one fetch a minute.
 PAUSE = 60.0
@@ -209,7 +209,7 @@ class KeySet:
         ttl: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        checked_url(url, "jwks_url", query=True)
+        check_url(url, "jwks_url", query=True)
         self.url, self.ttl = url, ttl
         self._algorithms, self._fetch, self._clock = algorithms, fetch or download, clock
         self._keys: list[PublishedKey] = []
@@ -265,12 +265,12 @@ class KeySet:
 
 def parse_key_set(document: bytes, algorithms: frozenset[str]) -> list[PublishedKey]:
     """The usable keys of a key set. Raises ValueError if it has none, or is not a key set."""
-    if len(document) > LARGEST:
-        raise ValueError(f"the key set is larger than {LARGEST} bytes")
+    if len(document) > MAX_RESPONSE_BYTES:
+        raise ValueError(f"the key set is larger than {MAX_RESPONSE_BYTES} bytes")
     decoded: Any = json.loads(document)
     members: Any = decoded.get("keys") if is_object(decoded) else None
-    if not is_array(members) or len(members) > MOST_KEYS:
-        raise ValueError(f"not a key set of at most {MOST_KEYS} keys")
+    if not is_array(members) or len(members) > MAX_KEYS:
+        raise ValueError(f"not a key set of at most {MAX_KEYS} keys")
     found = [
         PublishedKey(kid if isinstance(kid := member.get("kid"), str) else None, key)
         for member in members

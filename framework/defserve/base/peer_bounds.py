@@ -49,7 +49,7 @@ class ByteCache(Generic[T]):
         found = self._kept.get(key)
         return None if found is None else found[0]
 
-    def put(self, key: Hashable, value: T, size: int) -> None:
+    def store_value(self, key: Hashable, value: T, size: int) -> None:
         """Keep a value. `size` counts the key as well, if a peer chooses it."""
         self.drop(key)
         if 4 * size > self._most:

@@ -103,7 +103,7 @@ def redact(value: Any, *, by_look: bool = True) -> Any:
 
     Not `by_look`, texts that only look like secrets are shown: whoever has to judge a text must see all of it.
     """
-    return _Walk(redact_text if by_look else _cut).shown(value, 0)
+    return _Walk(redact_text if by_look else _cut).redact_value(value, 0)
 
 
 def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str:
@@ -127,12 +127,12 @@ def _cut(text: str, *, limit: int = TEXT) -> str:
 
 def printable(text: str) -> str:
     """A text in which control characters, line ends and marks that reorder or hide text are escaped."""
-    return text if text.isascii() and text.isprintable() else replace_hidden(text, _escaped)
+    return text if text.isascii() and text.isprintable() else replace_hidden(text, _escape_character)
 
 
 def printable_json(text: str) -> str:
     """JSON text in which the same characters are escaped as JSON does it: its value is the same. Line ends stay."""
-    return replace_hidden(text, _escaped_in_json)
+    return replace_hidden(text, _escape_in_json)
 
 
 def printable_lines(text: str) -> str:
@@ -143,21 +143,21 @@ def printable_lines(text: str) -> str:
 
 def is_secret_name(name: str) -> bool:
     """Whether a value with this name (a key, a header, a parameter) is a secret."""
-    return _known(name) if len(name) <= 64 else _SECRET_NAME.search(name) is not None
+    return _has_secret_word(name) if len(name) <= 64 else _SECRET_NAME.search(name) is not None
 
 
 # The same names come again and again, and a cache lookup takes a tenth of the time.
 @lru_cache(1024)
-def _shown_name(name: str) -> str:
+def _redact_name(name: str) -> str:
     return redact_text(name)
 
 
 @lru_cache(1024)
-def _known(name: str) -> bool:
+def _has_secret_word(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def _escaped_in_json(char: str) -> str:
+def _escape_in_json(char: str) -> str:
     # Outside of strings JSON has no such characters but line ends, which are its layout.
     if char in "\n\r\t":
         return char
@@ -165,7 +165,7 @@ def _escaped_in_json(char: str) -> str:
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
-def _escaped(char: str) -> str:
+def _escape_character(char: str) -> str:
     code = ord(char)
     return _SHORT.get(char) or (
         f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -180,7 +180,7 @@ class _Walk:
     def __init__(self, text: Callable[..., str]) -> None:
         self.left, self.text = NODES, text
 
-    def shown(self, value: Any, depth: int) -> Any:
+    def redact_value(self, value: Any, depth: int) -> Any:
         self.left -= 1
         try:
             return self._by_type(value, depth)
@@ -228,8 +228,8 @@ class _Walk:
             name = _name(key)
             hidden = is_secret_field(name, value) or (pair and name == "value")
             is_usual = self.text is redact_text and len(name) <= 64
-            told = _shown_name(name) if is_usual else self.text(name, limit=256)
-            shown[told] = MASK if hidden else self.shown(value, depth + 1)
+            told = _redact_name(name) if is_usual else self.text(name, limit=256)
+            shown[told] = MASK if hidden else self.redact_value(value, depth + 1)
         return shown
 
     def _array(self, items: Collection[Any], depth: int) -> list[Any]:
@@ -239,7 +239,7 @@ class _Walk:
             if count >= ITEMS or self.left <= 0:
                 shown.append(f"… {len(items) - count} more")
                 break
-            shown.append(MASK if header and count else self.shown(item, depth + 1))
+            shown.append(MASK if header and count else self.redact_value(item, depth + 1))
         return shown
 
 

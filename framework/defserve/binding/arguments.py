@@ -20,14 +20,14 @@ from defserve.binding import core_schemas
 from defserve.binding.core_schemas import (
     argument_schema,
     argument_validator,
-    bounded_schema,
-    bounded_validator,
     fail_fast,
     fail_fast_validator,
-    matched_patterns,
+    iter_patterns,
+    limit_schema,
+    limit_validator,
 )
-from defserve.binding.json_schemas import compacted, object_schema
-from defserve.binding.signature import accepts_none, kind_of, spelled
+from defserve.binding.json_schemas import compact_schema, object_schema
+from defserve.binding.signature import accepts_none, format_annotation, kind_of
 from defserve.core.json_values import JsonSchema, as_list, excess, is_array, is_object
 from defserve.errors import BadArguments, Problem, UsageError
 
@@ -90,25 +90,25 @@ class Fragment:
     @property
     def json(self) -> JsonSchema:
         if self._json is None:
-            self._json = self._described("validation")
+            self._json = self._describe_schema("validation")
         return self._json
 
     @property
     def output(self) -> JsonSchema:
         if self._output is None:
-            self._output = self._described("serialization")
+            self._output = self._describe_schema("serialization")
         return self._output
 
     @property
     def compact(self) -> JsonSchema:
         if self._compact is None:
-            self._compact = compacted(self.json)
+            self._compact = compact_schema(self.json)
         return self._compact
 
     @property
     def compact_output(self) -> JsonSchema:
         if self._compact_output is None:
-            self._compact_output = compacted(self.output)
+            self._compact_output = compact_schema(self.output)
         return self._compact_output
 
     @property
@@ -116,16 +116,16 @@ class Fragment:
         """As `core`, but sequences and mappings stop at their first bad item."""
         if self._stopping is None:
             made = self._adapter
-            self._stopping = fail_fast(self.core) if made is None else _called(fail_fast_validator(made))
+            self._stopping = fail_fast(self.core) if made is None else _make_validator_schema(fail_fast_validator(made))
         return self._stopping
 
     @property
     def complete(self) -> CoreSchema:
         """As `stopping`, but every error is collected. Made when first needed, to say all that is wrong."""
         made = self._adapter
-        return argument_schema(self.core) if made is None else _called(argument_validator(made))
+        return argument_schema(self.core) if made is None else _make_validator_schema(argument_validator(made))
 
-    def _described(self, mode: Any) -> JsonSchema:
+    def _describe_schema(self, mode: Any) -> JsonSchema:
         from defserve.binding.models import json_schema
 
         assert self._adapter is not None
@@ -157,7 +157,7 @@ def lookup(annotation: Any) -> Fragment:
     try:
         hash(annotation)
     except TypeError:
-        return _made(annotation)
+        return _make_fragment(annotation)
     return _cached(annotation)
 
 
@@ -172,7 +172,7 @@ def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> 
         return UsageError(f"{subject or 'annotation'}: {error.problem}", where=where, fix=error.fix)
     reason = str(error).partition("\n")[0].partition(". Set ")[0].rstrip(".")
     return UsageError(
-        f"{subject or 'annotation'}: {spelled(annotation)} has no JSON form ({reason})",
+        f"{subject or 'annotation'}: {format_annotation(annotation)} has no JSON form ({reason})",
         where=where,
         fix="use scalars, containers, a dataclass, TypedDict or pydantic model,"
         " or give the class __get_pydantic_core_schema__",
@@ -187,19 +187,19 @@ class UnusablePattern(Exception):
         self.problem, self.fix = problem, fix
 
 
-def _made(annotation: Any) -> Fragment:
+def _make_fragment(annotation: Any) -> Fragment:
     if (built := core_schemas.build(annotation)) is not None:
         core, json = built
-        return Fragment(bounded_schema(core), json)
+        return Fragment(limit_schema(core), json)
     from defserve.binding.models import adapter
 
     made = adapter(_concrete(annotation))
     # The adapter's own validator is called rather than its schema copied: definitions shared by two
     # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
-    return Fragment(_called(bounded_validator(made)), None, made)
+    return Fragment(_make_validator_schema(limit_validator(made)), None, made)
 
 
-def _called(validator: Any) -> CoreSchema:
+def _make_validator_schema(validator: Any) -> CoreSchema:
     return core_schema.no_info_plain_validator_function(validator.validate_python)
 
 
@@ -210,7 +210,7 @@ def _concrete(annotation: Any) -> Any:
     return annotation
 
 
-_cached = lru_cache(maxsize=4096)(_made)
+_cached = lru_cache(maxsize=4096)(_make_fragment)
 
 _Validate = abc.Callable[[Any], dict[str, Any]]
 
@@ -290,7 +290,7 @@ class Arguments:
     def _second_look(self, given: Any, error: ValidationError) -> dict[str, Any]:
         """Try again with JSON strings decoded where a container is wanted; if that fails too, raise what is wrong."""
         assert self._validate is not None
-        decoded = self._decoded(given) if is_object(given) else None
+        decoded = self._decode_json_strings(given) if is_object(given) else None
         if decoded is not None:
             given = decoded
             try:
@@ -307,7 +307,7 @@ class Arguments:
         except ValidationError as full:
             raise BadArguments(explain(full, given, self.schema)) from None
 
-    def _decoded(self, given: dict[str, Any]) -> dict[str, Any] | None:
+    def _decode_json_strings(self, given: dict[str, Any]) -> dict[str, Any] | None:
         """Raises BadArguments for JSON text that is past the limits of a message."""
         found: dict[str, Any] = {}
         for parameter, made in zip(self._parameters, self._fragments, strict=True):
@@ -336,10 +336,10 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
     except Exception as error:
         subject = f"{signature.name}: parameter {parameter.name!r}"
         raise unusable(parameter.annotation, error, where=signature.where, subject=subject) from error
-    if not _fits(parameter.default, made):
+    if not _is_valid_default(parameter.default, made):
         raise UsageError(
             f"{signature.name}: parameter {parameter.name!r}: its default {parameter.default!r}"
-            f" is not {spelled(parameter.annotation)}",
+            f" is not {format_annotation(parameter.annotation)}",
             where=signature.where,
             fix="change the default, or the annotation",
         )
@@ -353,14 +353,14 @@ def refuse_patterns(made: Fragment) -> None:
 
 def refuse_core_patterns(core: CoreSchema) -> None:
     """The same for a core schema."""
-    for pattern, engine in matched_patterns(core):
-        from defserve.binding.patterns import annotated_pattern_problem
+    for pattern, engine in iter_patterns(core):
+        from defserve.binding.patterns import find_pattern_problem
 
-        if (found := annotated_pattern_problem(pattern, engine)) is not None:
+        if (found := find_pattern_problem(pattern, engine)) is not None:
             raise UnusablePattern(*found)
 
 
-def _fits(default: Any, made: Fragment) -> bool:
+def _is_valid_default(default: Any, made: Fragment) -> bool:
     """Whether a caller could send the default. Checked for scalars only, to keep start-up fast."""
     kind = _JSON_TYPES.get(kind_of(default))
     wanted = made.json.get("type")

@@ -102,14 +102,14 @@ class _Media(Part):
         if (data is None) == (path is None):
             raise TypeError(f"{type(self).__name__} takes either data= or path=")
         if data is None:
-            data = _read(path)  # type: ignore[arg-type]
+            data = _read_file(path)  # type: ignore[arg-type]
         if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind, meant = type(self).__name__, f": say path={data!r:.80}" if isinstance(data, str | os.PathLike) else ""
             raise TypeError(f"{kind} data is bytes, not {type(data).__name__}{meant}")
         data = bytes(data)
         if mime_type is None and format is not None:
             mime_type = f"{family}/{_FORMATS.get(format.lower(), format.lower())}"
-        mime_type = mime_type or (mime_type_of(path) if path is not None else None) or _sniffed(data)
+        mime_type = mime_type or (mime_type_of(path) if path is not None else None) or _sniff_mime_type(data)
         if mime_type is None:
             raise TypeError(f'cannot tell the MIME type of this {family}: say format="…" or mime_type="…"')
         if "/" not in mime_type:
@@ -210,7 +210,7 @@ class File(Embedded):
         if not name:
             raise TypeError("File of data= needs a name=")
         if data is None:
-            data = _read(path)  # type: ignore[arg-type]
+            data = _read_file(path)  # type: ignore[arg-type]
         mime_type = mime_type or mime_type_of(name)
         text = data if isinstance(data, str) else _as_text(data, mime_type)
         mime_type = mime_type or ("text/plain" if text is not None else "application/octet-stream")
@@ -229,7 +229,7 @@ def mime_type_of(path: str | os.PathLike[str]) -> str | None:
     return mimetypes.guess_type(os.fspath(path))[0]
 
 
-def _sniffed(data: bytes) -> str | None:
+def _sniff_mime_type(data: bytes) -> str | None:
     return next((mime_type for offset, mark, mime_type in _SIGNATURES if data.startswith(mark, offset)), None)
 
 
@@ -243,6 +243,6 @@ def _as_text(data: bytes, mime_type: str | None) -> str | None:
         return None
 
 
-def _read(path: str | os.PathLike[str]) -> bytes:
+def _read_file(path: str | os.PathLike[str]) -> bytes:
     with open(path, "rb") as file:
         return file.read()

@@ -86,7 +86,7 @@ def build(annotation: Any) -> Built | None:
         pass  # unhashable metadata
     inner, metadata = peel(annotation)
     if metadata:
-        return _constrained(build(inner), metadata)
+        return _apply_constraints(build(inner), metadata)
     if isinstance(annotation, NewType):
         return build(annotation.__supertype__)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -200,7 +200,7 @@ def _choices(values: tuple[Any, ...]) -> JsonSchema | None:
     return json | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
 
 
-def _constrained(built: Built | None, metadata: Iterable[Any]) -> Built | None:
+def _apply_constraints(built: Built | None, metadata: Iterable[Any]) -> Built | None:
     for item in metadata:
         if built is None:
             return None
@@ -218,12 +218,12 @@ def _apply(item: Any, built: Built) -> Built | None:
     if is_field(item):
         return _field(item, built)
     if getattr(item, "__is_annotated_types_grouped_metadata__", False):
-        return _constrained(built, item)
+        return _apply_constraints(built, item)
     kind = kind_of(item)
     if kind.__module__ == "annotated_types":
-        return _bounded(vars_of(item), built) if kind.__name__ in _CONSTRAINTS else None
+        return _apply_bounds(vars_of(item), built) if kind.__name__ in _CONSTRAINTS else None
     if kind.__name__ == "_PydanticGeneralMetadata":
-        return _bounded(vars_of(item), built)
+        return _apply_bounds(vars_of(item), built)
     foreign = kind.__module__.startswith("pydantic") or isinstance(item, type)
     hooked = hasattr(item, "__get_pydantic_core_schema__") or hasattr(item, "__get_pydantic_json_schema__")
     return None if foreign or hooked else built
@@ -235,10 +235,10 @@ def _field(field: Any, built: Built) -> Built | None:
         return None
     core, json = built
     json = json | {name: value for name in sorted(_READ_HERE & given) if (value := getattr(field, name)) is not None}
-    return _constrained((core, json), field.metadata)
+    return _apply_constraints((core, json), field.metadata)
 
 
-def _bounded(bounds: dict[str, Any], built: Built) -> Built | None:
+def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built | None:
     core, json = built
     made: dict[str, Any] = {**core}
     for name, value in bounds.items():
@@ -315,7 +315,7 @@ def fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
         return adapter.validator
 
 
-def matched_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
+def iter_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
     """The patterns that a schema matches texts against, each with the engine that its model names."""
     pending: list[tuple[Any, str | None]] = [(schema, None)]
     while pending:
@@ -325,49 +325,49 @@ def matched_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
         if node.get("type") == "str" and node.get("pattern") is not None:
             yield node["pattern"], node.get("regex_engine") or engine
         inside: list[Any] = []
-        _mapped(node, lambda inner, _, inside=inside: inside.append(inner))
+        _map_schema(node, lambda inner, _, inside=inside: inside.append(inner))
         pending.extend((inner, engine) for inner in inside)
 
 
-def bounded_schema(schema: CoreSchema) -> CoreSchema:
+def limit_schema(schema: CoreSchema) -> CoreSchema:
     """A schema that matches no text against a pattern that is too long for it."""
-    return cast(CoreSchema, _bound_schema(schema, _bound_text)) if any(matched_patterns(schema)) else schema
+    return cast(CoreSchema, _apply_limits(schema, _limit_text_length)) if any(iter_patterns(schema)) else schema
 
 
-def bounded_validator(adapter: TypeAdapter[Any]) -> Any:
+def limit_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema."""
-    if type(adapter.validator) is not SchemaValidator or not any(matched_patterns(adapter.core_schema)):
+    if type(adapter.validator) is not SchemaValidator or not any(iter_patterns(adapter.core_schema)):
         return adapter.validator
-    return _made(adapter, bounded_schema(adapter.core_schema))
+    return _build_validator(adapter, limit_schema(adapter.core_schema))
 
 
 def argument_schema(schema: CoreSchema) -> CoreSchema:
     """As `bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
-    return cast(CoreSchema, _bound_schema(schema, _bound_text, _bound_hashed))
+    return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items))
 
 
 def argument_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema of arguments."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator
-    return _made(adapter, argument_schema(adapter.core_schema))
+    return _build_validator(adapter, argument_schema(adapter.core_schema))
 
 
-def _made(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:
+def _build_validator(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:
     try:
         return SchemaValidator(schema, None, _use_prebuilt=False)
     except (TypeError, RecursionError):
         return adapter.validator
 
 
-def _bound_schema(schema: Any, *bounds: Callable[[_Schema], None]) -> Any:
-    made = _mapped(schema, lambda inner, _: _bound_schema(inner, *bounds))
+def _apply_limits(schema: Any, *bounds: Callable[[_Schema], None]) -> Any:
+    made = _map_schema(schema, lambda inner, _: _apply_limits(inner, *bounds))
     for bound in bounds:
         bound(made)
     return made
 
 
-def _bound_text(made: _Schema) -> None:
+def _limit_text_length(made: _Schema) -> None:
     """A text that meets a pattern has an end: what a match costs grows with both."""
     if made.get("type") == "str" and isinstance(made.get("pattern"), str):
         from defserve.binding.patterns import max_text_length
@@ -376,7 +376,7 @@ def _bound_text(made: _Schema) -> None:
         made["max_length"] = most if said is None else min(said, most)
 
 
-def _bound_hashed(made: _Schema) -> None:
+def _limit_hashed_items(made: _Schema) -> None:
     """A set or mapping whose hashes a caller can choose has an end. The author's own counts, also if it is larger."""
     kind = made.get("type")
     if kind in _SETS:
@@ -387,19 +387,19 @@ def _bound_hashed(made: _Schema) -> None:
             return  # the names of a JSON object are texts
     else:
         return
-    if made.get("max_length") is None and (kinds := _hashed_kinds(members)):
+    if made.get("max_length") is None and (kinds := _find_unsalted_kinds(members)):
         made["max_length"] = MAX_NUMBERS if kinds <= _NUMBERS else MAX_HASHED
 
 
-def _hashed_kinds(schema: _Schema) -> set[str]:
+def _find_unsalted_kinds(schema: _Schema) -> set[str]:
     """The types of the members of a set whose hashes are not salted."""
     kind = schema.get("type")
     if kind in ("union", "tagged-union"):
         choices: list[_Schema] = []
-        _mapped(schema, lambda inner, _: choices.append(inner))
-        return {found for choice in choices for found in _hashed_kinds(choice)}
+        _map_schema(schema, lambda inner, _: choices.append(inner))
+        return {found for choice in choices for found in _find_unsalted_kinds(choice)}
     if kind in ("nullable", "default", "custom-error"):
-        return _hashed_kinds(schema["schema"])
+        return _find_unsalted_kinds(schema["schema"])
     return set() if kind in _SALTED else {str(kind)}
 
 
@@ -411,9 +411,9 @@ def _rewritten(schema: Any, branching: set[str], wrap: bool) -> Any:
     def change(inner: _Schema, key: str) -> Any:
         return _rewritten(inner, branching, inner.get("ref") in branching if key == "definitions" else wrap)
 
-    made = _mapped(schema, change)
-    _bound_text(made)
-    _bound_hashed(made)
+    made = _map_schema(schema, change)
+    _limit_text_length(made)
+    _limit_hashed_items(made)
     if made.get("type") in _STOPPABLE:
         made["fail_fast"] = True
     return made
@@ -430,7 +430,7 @@ def _branching(schema: Any) -> set[str]:
         def go_on(inner: _Schema, key: str) -> None:
             gather(inner, inner["ref"] if key == "definitions" else definition, 2 if key in _MANY else times)
 
-        _mapped(node, go_on)
+        _map_schema(node, go_on)
 
     gather(schema, "", 1)
     return {
@@ -450,12 +450,12 @@ def _reachable(start: str, ways: dict[str, Counter[str]]) -> set[str]:
     return found
 
 
-def _mapped(node: _Schema, change: Callable[[_Schema, str], Any]) -> _Schema:
+def _map_schema(node: _Schema, change: Callable[[_Schema, str], Any]) -> _Schema:
     """A copy of a schema, or of one of its fields, with every schema directly inside it changed."""
 
-    def changed(value: Any, key: str) -> Any:
+    def change_value(value: Any, key: str) -> Any:
         if isinstance(value, list | tuple):
-            items = [changed(item, key) for item in cast(list[Any], value)]
+            items = [change_value(item, key) for item in cast(list[Any], value)]
             return items if isinstance(value, list) else tuple(items)
         # Not a dict: the label beside a choice of a union.
         return change(cast(_Schema, value), key) if isinstance(value, dict) else value
@@ -463,7 +463,7 @@ def _mapped(node: _Schema, change: Callable[[_Schema, str], Any]) -> _Schema:
     made = {**node}
     for key, value in node.items():
         if key in _NAMED and isinstance(value, dict):
-            made[key] = {name: changed(item, key) for name, item in cast(_Schema, value).items()}
+            made[key] = {name: change_value(item, key) for name, item in cast(_Schema, value).items()}
         elif key in _NESTED:
-            made[key] = changed(value, key)
+            made[key] = change_value(value, key)
     return made

@@ -16,9 +16,17 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
 
-from defserve.binding.json_schemas import rebuilt, walk
+from defserve.binding.json_schemas import rebuild_schema, walk
 from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, pattern_problem
-from defserve.binding.problems import alternatives, counted, did_you_mean, is_secret, kind_of, shown, spell_path
+from defserve.binding.problems import (
+    alternatives,
+    did_you_mean,
+    format_count,
+    format_value,
+    is_secret,
+    kind_of,
+    spell_path,
+)
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required
 from defserve.errors import BadArguments, Problem, UsageError
 
@@ -26,16 +34,16 @@ if TYPE_CHECKING:
     from defserve.binding.signature import Signature
 
 
-MOST_UNIQUE = 500
-MOST_PROBLEMS = 20
-MOST_STEPS = 10_000
+MAX_UNIQUE_ITEMS = 500
+MAX_PROBLEMS = 20
+MAX_STEPS = 10_000
 """Keywords applied to values in one check, of some 30 µs each. `STEPS_A_VALUE` more for every value inside."""
 STEPS_A_VALUE = 50
 MATCHED_A_STEP = 500
 """Characters times positions of a pattern that are matched for one step."""
 WRITTEN_A_STEP = 5_000
 """Characters of items that are written for one step, to find two that are equal."""
-LONGEST_REMEMBERED = 4096
+MAX_CACHED_SCHEMA_LENGTH = 4096
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -65,7 +73,7 @@ class ExplicitArguments:
         def wrong(problem: str, fix: str) -> UsageError:
             return UsageError(f"{subject}: {problem}", where=where, fix=fix)
 
-        self._made = _checked(schema, wrong)
+        self._made = _get_validator(schema, wrong)
 
     @classmethod
     def of_our_own(cls, schema: JsonSchema) -> ExplicitArguments:
@@ -104,9 +112,9 @@ class ExplicitArguments:
         """The keyword arguments. Raises BadArguments with one problem for each field."""
         given = {} if given is None else given
         if not isinstance(given, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise BadArguments((Problem("", f"arguments must be an object, got {shown(given)}"),))
+            raise BadArguments((Problem("", f"arguments must be an object, got {format_value(given)}"),))
         try:
-            with _bounded_steps(given):
+            with _limit_steps(given):
                 problems = self._problems(given)
         except _TooManySteps:
             if self._otherwise is not None:
@@ -122,23 +130,23 @@ class ExplicitArguments:
     @property
     def _validator(self) -> Any:
         if self._made is None:
-            self._made = _checked(self.schema, lambda problem, fix: UsageError(problem, fix=fix))
+            self._made = _get_validator(self.schema, lambda problem, fix: UsageError(problem, fix=fix))
         return self._made
 
     def _problems(self, given: dict[str, Any]) -> list[Problem]:
         problems: dict[Problem, None] = {}
         if self._names is not None:
-            unknown = islice((name for name in given if name not in self._names), MOST_PROBLEMS)
+            unknown = islice((name for name in given if name not in self._names), MAX_PROBLEMS)
             problems |= {Problem("", did_you_mean(name, self._names)): None for name in unknown}
         for error in self._validator.iter_errors(given):
-            for problem in _said(error, self.schema):
+            for problem in _to_problems(error, self.schema):
                 problems[problem] = None
-            if len(problems) >= MOST_PROBLEMS:
+            if len(problems) >= MAX_PROBLEMS:
                 break
-        return list(problems)[:MOST_PROBLEMS]
+        return list(problems)[:MAX_PROBLEMS]
 
 
-def fits(value: Any, schema: JsonSchema) -> bool:
+def is_valid_instance(value: Any, schema: JsonSchema) -> bool:
     """Whether a value fits a schema. False as well if the schema cannot be used, or takes too many steps."""
     try:
         return not find_errors(value, schema, 1)
@@ -156,8 +164,8 @@ def find_errors(value: Any, schema: JsonSchema, most: int, *, with_formats: bool
 
     registry, _ = _registry(schema)
     checker = Draft.FORMAT_CHECKER if with_formats else None
-    validator = _bounded(Draft)(_enforceable(schema), registry=registry, format_checker=checker)
-    with _bounded_steps(value):
+    validator = _extend_validator(Draft)(_enforceable(schema), registry=registry, format_checker=checker)
+    with _limit_steps(value):
         return list(islice(validator.iter_errors(value), most))
 
 
@@ -167,7 +175,7 @@ def _enforceable(schema: JsonSchema) -> JsonSchema:
         return schema
 
     def change(inner: JsonSchema) -> JsonSchema:
-        made = rebuilt(inner, change)
+        made = rebuild_schema(inner, change)
         made.pop("unevaluatedProperties", None)
         return made
 
@@ -187,9 +195,9 @@ _STEPS: ContextVar[Iterator[int]] = ContextVar("steps")
 
 
 @contextmanager
-def _bounded_steps(value: Any) -> Generator[None]:
+def _limit_steps(value: Any) -> Generator[None]:
     """Inside, checks end with _TooManySteps after as many steps as this value may take."""
-    token = _STEPS.set(iter(range(MOST_STEPS + STEPS_A_VALUE * _values_in(value))))
+    token = _STEPS.set(iter(range(MAX_STEPS + STEPS_A_VALUE * _values_in(value))))
     try:
         yield
     finally:
@@ -224,17 +232,17 @@ class _Written:
         return hash(self.text)
 
 
-def _checked(schema: Any, wrong: _Wrong) -> Any:
+def _get_validator(schema: Any, wrong: _Wrong) -> Any:
     """The validator for a schema. Checking takes some 10 ms, so that of a short schema is remembered."""
     try:
         written = _Written(schema, wrong)
-        return (_validator if len(written.text) > LONGEST_REMEMBERED else _known_validator)(written)
+        return (_validator if len(written.text) > MAX_CACHED_SCHEMA_LENGTH else _get_cached_validator)(written)
     except RecursionError:
         raise wrong("it is nested too deeply", "flatten it") from None
 
 
 @lru_cache(maxsize=64)
-def _known_validator(written: _Written) -> Any:
+def _get_cached_validator(written: _Written) -> Any:
     # Of a copy: the author may change theirs.
     return _validator(_Written(deepcopy(written.schema), written.wrong))
 
@@ -265,11 +273,11 @@ def _validator(written: _Written) -> Any:
     for node in walk(schema):
         _lint(node, wrong)
         _resolve(node, resolver, wrong)
-    return _bounded(kind)(schema, registry=registry)
+    return _extend_validator(kind)(schema, registry=registry)
 
 
 @cache
-def _bounded(kind: Any) -> Any:
+def _extend_validator(kind: Any) -> Any:
     """A validator whose steps are counted, and whose patterns are matched in linear time.
 
     It keeps only a few errors of each branch of a union: jsonschema would keep them all. It compares decimals as they
@@ -280,20 +288,20 @@ def _bounded(kind: Any) -> Any:
 
     untyped: Any = validators
 
-    def failed(validator: Any, options: Any, value: Any) -> Iterator[list[Any]]:
+    def iter_branch_errors(validator: Any, options: Any, value: Any) -> Iterator[list[Any]]:
         for position, option in enumerate(options):
-            yield list(islice(validator.descend(value, option, schema_path=position), MOST_PROBLEMS))
+            yield list(islice(validator.descend(value, option, schema_path=position), MAX_PROBLEMS))
 
     def any_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
         errors: list[Any] = []
-        for branch in failed(validator, options, value):
+        for branch in iter_branch_errors(validator, options, value):
             if not branch:
                 return
             errors += branch
         yield jsonschema.ValidationError("fits no form", context=errors)
 
     def one_of(validator: Any, options: Any, value: Any, _: Any) -> Iterator[Any]:
-        branches = list(failed(validator, options, value))
+        branches = list(iter_branch_errors(validator, options, value))
         fitting = branches.count([])
         if fitting != 1:
             context = [] if fitting else [error for branch in branches for error in branch]
@@ -311,7 +319,7 @@ def _bounded(kind: Any) -> Any:
             return  # which is an error of its own
         try:
             if _matches(wanted, value) is False:
-                yield jsonschema.ValidationError(f"{shown(value)} does not match {wanted!r}")
+                yield jsonschema.ValidationError(f"{format_value(value)} does not match {wanted!r}")
         except TextTooLong as error:
             yield jsonschema.ValidationError(str(error))
 
@@ -332,7 +340,7 @@ def _bounded(kind: Any) -> Any:
             for name in extras:
                 yield from validator.descend(value[name], option, path=name)
         elif extras and not option:
-            yield jsonschema.ValidationError(f"unknown fields: {', '.join(map(shown, extras[:MOST_PROBLEMS]))}")
+            yield jsonschema.ValidationError(f"unknown fields: {', '.join(map(format_value, extras[:MAX_PROBLEMS]))}")
 
     def unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
         if not wanted or not validator.is_type(value, "array"):
@@ -343,20 +351,20 @@ def _bounded(kind: Any) -> Any:
         if _has_equal_items(value):
             yield jsonschema.ValidationError("has an item twice")
 
-    def unevaluated_items(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+    def check_unevaluated_items(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(value, "array"):
-            yield from _unevaluated(validator, option, value, schema)
+            yield from _check_unevaluated(validator, option, value, schema)
 
-    def unevaluated_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+    def check_unevaluated_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(value, "object"):
-            yield from _unevaluated(validator, option, value, schema)
+            yield from _check_unevaluated(validator, option, value, schema)
 
-    def counted_check(check: Any) -> Any:
-        def checked(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
+    def count_check(check: Any) -> Any:
+        def run_check(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
             _spend(1)
             return check(validator, wanted, value, schema)
 
-        return checked
+        return run_check
 
     own: dict[str, Any] = {
         **kind.VALIDATORS,
@@ -369,9 +377,9 @@ def _bounded(kind: Any) -> Any:
         "uniqueItems": unique_items,
     }
     # Earlier drafts do not know them.
-    newer = {"unevaluatedItems": unevaluated_items, "unevaluatedProperties": unevaluated_properties}
+    newer = {"unevaluatedItems": check_unevaluated_items, "unevaluatedProperties": check_unevaluated_properties}
     own |= {keyword: check for keyword, check in newer.items() if keyword in kind.VALIDATORS}
-    return untyped.extend(kind, {keyword: counted_check(check) for keyword, check in own.items()})
+    return untyped.extend(kind, {keyword: count_check(check) for keyword, check in own.items()})
 
 
 def _spend(steps: int) -> None:
@@ -379,12 +387,12 @@ def _spend(steps: int) -> None:
         raise _TooManySteps
 
 
-def _unevaluated(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+def _check_unevaluated(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
     rest = Evaluated(value, _spend, _name_matches).rest(validator, schema)
     if option is False and rest:
-        yield ValidationError(f"not allowed: {', '.join(map(shown, rest[:MOST_PROBLEMS]))}")
+        yield ValidationError(f"not allowed: {', '.join(map(format_value, rest[:MAX_PROBLEMS]))}")
     elif is_object(option):
         for step in rest:
             yield from validator.descend(value[step], option, path=step)
@@ -460,8 +468,8 @@ def _registry(schema: JsonSchema) -> tuple[Any, Any]:
 
 def _lint(node: JsonSchema, wrong: _Wrong) -> None:
     most = node.get("maxItems")
-    if node.get("uniqueItems") is True and not (isinstance(most, int) and most <= MOST_UNIQUE):
-        raise wrong("uniqueItems compares every pair of items", f'add "maxItems": {MOST_UNIQUE} or less')
+    if node.get("uniqueItems") is True and not (isinstance(most, int) and most <= MAX_UNIQUE_ITEMS):
+        raise wrong("uniqueItems compares every pair of items", f'add "maxItems": {MAX_UNIQUE_ITEMS} or less')
     pattern = node.get("pattern")
     if isinstance(pattern, str):
         if not isinstance(node.get("maxLength"), int):
@@ -497,36 +505,36 @@ def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:
 
 _PHRASES: dict[str, Callable[[Any], str]] = {
     "type": lambda wanted: f"expected {alternatives(as_list(wanted))}",
-    "enum": lambda wanted: f"expected {alternatives(map(shown, wanted))}",
-    "const": lambda wanted: f"expected {shown(wanted)}",
+    "enum": lambda wanted: f"expected {alternatives(map(format_value, wanted))}",
+    "const": lambda wanted: f"expected {format_value(wanted)}",
     "minimum": lambda wanted: f"must be at least {wanted}",
     "maximum": lambda wanted: f"must be at most {wanted}",
     "exclusiveMinimum": lambda wanted: f"must be greater than {wanted}",
     "exclusiveMaximum": lambda wanted: f"must be less than {wanted}",
     "multipleOf": lambda wanted: f"must be a multiple of {wanted}",
-    "minLength": lambda wanted: f"must have at least {counted(wanted, 'character')}",
-    "maxLength": lambda wanted: f"must have at most {counted(wanted, 'character')}",
-    "minItems": lambda wanted: f"must have at least {counted(wanted, 'item')}",
-    "maxItems": lambda wanted: f"must have at most {counted(wanted, 'item')}",
+    "minLength": lambda wanted: f"must have at least {format_count(wanted, 'character')}",
+    "maxLength": lambda wanted: f"must have at most {format_count(wanted, 'character')}",
+    "minItems": lambda wanted: f"must have at least {format_count(wanted, 'item')}",
+    "maxItems": lambda wanted: f"must have at most {format_count(wanted, 'item')}",
     "uniqueItems": lambda _: "must have no item twice",
-    "minProperties": lambda wanted: f"must have at least {counted(wanted, 'field')}",
-    "maxProperties": lambda wanted: f"must have at most {counted(wanted, 'field')}",
+    "minProperties": lambda wanted: f"must have at least {format_count(wanted, 'field')}",
+    "maxProperties": lambda wanted: f"must have at most {format_count(wanted, 'field')}",
     "pattern": lambda wanted: f"must match the pattern {wanted}",
 }
 
 
-def _said(error: Any, schema: JsonSchema) -> list[Problem]:
+def _to_problems(error: Any, schema: JsonSchema) -> list[Problem]:
     path: tuple[str | int, ...] = tuple(error.absolute_path)
     keyword, wanted, value = str(error.validator), error.validator_value, error.instance
     if keyword == "required" and is_object(value):
         return [Problem(spell_path((*path, name)), "missing") for name in wanted if name not in value]
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
         known = error.schema.get("properties", {})
-        unknown = list(islice((name for name in value if name not in known), MOST_PROBLEMS))
+        unknown = list(islice((name for name in value if name not in known), MAX_PROBLEMS))
         if not path:
             return [Problem("", did_you_mean(name, known)) for name in unknown]
         return [Problem(spell_path((*path, name)), "unknown field") for name in unknown]
-    got = kind_of(value) if is_secret(schema, path) else shown(value)
+    got = kind_of(value) if is_secret(schema, path) else format_value(value)
     if keyword in ("anyOf", "oneOf") and error.context:
         return _of_union(error, schema, path, got)
     phrase = _PHRASES.get(keyword)
@@ -547,7 +555,7 @@ def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: 
     }
     shaped = [inner for at, inner in branches.items() if at not in mismatched]
     if len(shaped) == 1:
-        return [problem for inner in shaped[0] for problem in _said(inner, schema)]
+        return [problem for inner in shaped[0] for problem in _to_problems(inner, schema)]
     wanted = [alternatives(as_list(inner.validator_value)) for inner in mismatched.values()]
     if shaped or not wanted:
         return [Problem(spell_path(path), f"fits none of the {len(branches)} forms allowed, got {got}")]
@@ -592,15 +600,15 @@ class Evaluated:
             self._visit_items(validator, schema, is_root)
         else:
             self._visit_names(validator, schema, is_root)
-        for inner in self._applied(validator, schema):
+        for inner in self._iter_matching_schemas(validator, schema):
             self._visit(validator, inner)
 
-    def _applied(self, validator: Any, schema: Any) -> Iterator[Any]:
+    def _iter_matching_schemas(self, validator: Any, schema: Any) -> Iterator[Any]:
         """The schemas beside it that the value fits."""
         for keyword in ("allOf", "oneOf", "anyOf"):
-            yield from (inner for inner in schema.get(keyword, ()) if self._fits(validator, self._value, inner))
+            yield from (inner for inner in schema.get(keyword, ()) if self._is_valid(validator, self._value, inner))
         if "if" in schema:
-            is_met = self._fits(validator, self._value, schema["if"])
+            is_met = self._is_valid(validator, self._value, schema["if"])
             yield from (schema[word] for word in (("if", "then") if is_met else ("else",)) if word in schema)
         if is_object(self._value):
             dependent: dict[str, Any] = schema.get("dependentSchemas", {})
@@ -618,7 +626,7 @@ class Evaluated:
         self._add(range(min(len(prefix), len(self._value))))
         if "contains" in schema and "prefixItems" in validator.VALIDATORS:
             wanted = schema["contains"]
-            self._add(at for at, item in enumerate(self._value) if self._fits(validator, item, wanted))
+            self._add(at for at, item in enumerate(self._value) if self._is_valid(validator, item, wanted))
 
     def _visit_names(self, validator: Any, schema: Any, is_root: bool) -> None:
         if "additionalProperties" in schema or ("unevaluatedProperties" in schema and not is_root):
@@ -633,7 +641,7 @@ class Evaluated:
         self._found.update(found)
         self._spend(1 + (len(self._found) - before) // _ADDED_A_STEP)
 
-    def _fits(self, validator: Any, value: Any, schema: Any) -> bool:
+    def _is_valid(self, validator: Any, value: Any, schema: Any) -> bool:
         self._spend(1)
         return next(validator.descend(value, schema), None) is None
 

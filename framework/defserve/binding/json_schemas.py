@@ -38,31 +38,31 @@ def walk(schema: JsonSchema) -> Iterator[JsonSchema]:
         pending.extend(children(here))
 
 
-def rebuilt(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
+def rebuild_schema(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
     """A copy in which `change` has been applied to every schema inside."""
 
-    def changed(item: Any) -> Any:
+    def change_item(item: Any) -> Any:
         return change(item) if is_object(item) else item
 
     made = dict(schema)
     for name, found in schema.items():
         if name in _NAMED and is_object(found):
-            made[name] = {key: changed(item) for key, item in found.items()}
+            made[name] = {key: change_item(item) for key, item in found.items()}
         elif name in _LISTED or name in _SINGLE:
-            made[name] = [changed(item) for item in found] if is_array(found) else changed(found)
+            made[name] = [change_item(item) for item in found] if is_array(found) else change_item(found)
     return made
 
 
 def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
     """The schema of an object with these properties and no others."""
     defs: dict[str, JsonSchema] = {}
-    merged = {name: hoisted(schema, defs) for name, schema in properties.items()}
+    merged = {name: hoist_defs(schema, defs) for name, schema in properties.items()}
     # Also without any: clients exist that read `properties` unasked, and lose the whole server.
     made: JsonSchema = {"type": "object", "properties": merged}
     if required:
         made["required"] = required
     made["additionalProperties"] = False
-    return inlined(made, defs)
+    return inline_defs(made, defs)
 
 
 def with_properties(schema: JsonSchema) -> JsonSchema:
@@ -72,18 +72,18 @@ def with_properties(schema: JsonSchema) -> JsonSchema:
     return {"type": "object", "properties": {}, **schema}
 
 
-def compacted(schema: JsonSchema) -> JsonSchema:
+def compact_schema(schema: JsonSchema) -> JsonSchema:
     """The schema with `$defs` that are used once written where they are used. Its root is never a `$ref`."""
     if "$defs" not in schema:
         return schema
     defs: dict[str, JsonSchema] = {}
-    root = hoisted(schema, defs)
+    root = hoist_defs(schema, defs)
     if (target := _target(root)) is not None:
         root = defs[target] | {key: value for key, value in root.items() if key != "$ref"}
-    return inlined(root, defs)
+    return inline_defs(root, defs)
 
 
-def hoisted(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
+def hoist_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
     """The schema without its `$defs`, which are added to `defs`. If a name is taken, the new one is renamed."""
     own: dict[str, JsonSchema] = schema.get("$defs", {})
     if not own:
@@ -96,37 +96,37 @@ def hoisted(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
             names[name] = f"{name}{number}"
             number += 1
 
-    def renamed(here: JsonSchema) -> JsonSchema:
-        made = rebuilt(here, renamed)
+    def rename_refs(here: JsonSchema) -> JsonSchema:
+        made = rebuild_schema(here, rename_refs)
         target = _target(here)
         if target in names:
             made["$ref"] = _PREFIX + names[target]
         return made
 
     for name, definition in own.items():
-        defs[names[name]] = renamed(definition)
-    return renamed({key: value for key, value in schema.items() if key != "$defs"})
+        defs[names[name]] = rename_refs(definition)
+    return rename_refs({key: value for key, value in schema.items() if key != "$defs"})
 
 
-def inlined(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
+def inline_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
     """The schema with the `defs` it needs: in place if used once, else (or if recursive) in `$defs`."""
     if not defs:
         return schema
     uses = Counter(target for root in (schema, *defs.values()) for node in walk(root) if (target := _target(node)))
     once = {name for name in defs if uses[name] == 1 and not _is_recursive(name, defs)}
 
-    def placed(here: JsonSchema) -> JsonSchema:
+    def inline_refs(here: JsonSchema) -> JsonSchema:
         target = _target(here)
         siblings = {key: value for key, value in here.items() if key != "$ref"}
         if target in once and siblings.keys() <= _DESCRIBING:
             inlined_names.add(target)
-            return placed(defs[target]) | siblings
-        return rebuilt(here, placed)
+            return inline_refs(defs[target]) | siblings
+        return rebuild_schema(here, inline_refs)
 
     inlined_names: set[str] = set()
-    made = placed(schema)
-    kept = {name: placed(definition) for name, definition in defs.items() if name not in once}
-    left = {name: placed(defs[name]) for name in once - inlined_names if uses[name]}
+    made = inline_refs(schema)
+    kept = {name: inline_refs(definition) for name, definition in defs.items() if name not in once}
+    left = {name: inline_refs(defs[name]) for name in once - inlined_names if uses[name]}
     needed = {name: definition for name, definition in {**kept, **left}.items() if uses[name]}
     return made | {"$defs": needed} if needed else made
 

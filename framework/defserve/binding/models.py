@@ -85,16 +85,16 @@ class TitlelessJsonSchema(GenerateJsonSchema):
         return _formatless(made, unless=default_fits(made))
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        return _untitled(super().model_schema(schema), schema)
+        return _drop_title(super().model_schema(schema), schema)
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        return _untitled(super().dataclass_schema(schema), schema)
+        return _drop_title(super().dataclass_schema(schema), schema)
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        return _untitled(super().typed_dict_schema(schema), schema)
+        return _drop_title(super().typed_dict_schema(schema), schema)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
-        made = _untitled(super().enum_schema(schema), schema)
+        made = _drop_title(super().enum_schema(schema), schema)
         if self.mode == "serialization" and issubclass(schema["cls"], Flag):
             del made["enum"]  # flags may be combined
         return made
@@ -147,7 +147,7 @@ def _text_keys(values: Sequence[Any]) -> JsonSchemaValue:
     return {"propertyNames": {"enum": names}} if names and len(names) == len(values) else {}
 
 
-def _untitled(made: JsonSchemaValue, schema: Any) -> JsonSchemaValue:
+def _drop_title(made: JsonSchemaValue, schema: Any) -> JsonSchemaValue:
     kind = schema.get("cls")
     config: Any = getattr(kind, "model_config", None) or getattr(kind, "__pydantic_config__", {})
     if kind is not None and made.get("title") == kind.__name__ and not config.get("title"):
@@ -184,7 +184,7 @@ def _rebuilt(old: Any, made: dict[Any, Any]) -> Any:
     made[old] = old
     fields: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(old, include_extras=True).items():
-        hint, said = _unqualified(hint)
+        hint, said = _split_qualifier(hint)
         # Python read no qualifier in an annotation that was still a text.
         optional = said is typing.NotRequired if said is not None else name in old.__optional_keys__
         fields[name] = (typing.NotRequired if optional else typing.Required)[modern(hint, made)]
@@ -196,12 +196,12 @@ def _rebuilt(old: Any, made: dict[Any, Any]) -> Any:
     return new
 
 
-def _unqualified(hint: Any) -> tuple[Any, Any]:
+def _split_qualifier(hint: Any) -> tuple[Any, Any]:
     """A field's type without `Required` or `NotRequired`, and which of the two it had. `Annotated` may be around it."""
     origin = get_origin(hint)
     if origin in (typing.Required, typing.NotRequired):
-        return _unqualified(get_args(hint)[0])[0], origin
+        return _split_qualifier(get_args(hint)[0])[0], origin
     if origin is Annotated:
-        inner, said = _unqualified(hint.__origin__)
+        inner, said = _split_qualifier(hint.__origin__)
         return (Annotated[(inner, *hint.__metadata__)] if said is not None else hint), said  # type: ignore[return-value]
     return hint, None

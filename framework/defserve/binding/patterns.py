@@ -150,7 +150,7 @@ class _Translation:
     def _peek(self, text: str) -> bool:
         return self._pattern.startswith(text, self._at)
 
-    def _take(self) -> str:
+    def _take_letter(self) -> str:
         if self._at >= len(self._pattern):
             self._fail("ends too early")
         self._at += 1
@@ -167,13 +167,13 @@ class _Translation:
         texts: list[str] = []
         size = 0
         while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
-            part = self._quantified(self._atom())
+            part = self._parse_quantifier(self._atom())
             texts.append(part.text)
             size += part.size
         return _Part("".join(texts), size)
 
     def _atom(self) -> _Part:
-        letter = self._take()
+        letter = self._take_letter()
         if letter == "(":
             return self._group()
         if letter == "[":
@@ -186,9 +186,9 @@ class _Translation:
             return _Part(_LINE, _WIDE)
         if letter in "*+?" or (letter == "{" and _COUNT.match(self._pattern, self._at - 1)):
             self._fail(f"repeats nothing with {letter}")
-        return self._literal(self._joined(letter))
+        return self._literal(self._join_surrogates(letter))
 
-    def _quantified(self, part: _Part) -> _Part:
+    def _parse_quantifier(self, part: _Part) -> _Part:
         if self._at >= len(self._pattern):
             return part
         letter = self._pattern[self._at]
@@ -246,11 +246,11 @@ class _Translation:
         return self._set_or_literal()
 
     def _set_or_literal(self) -> _Part:
-        if (known := self._known_set()) is not None:
+        if (known := self._parse_class_escape()) is not None:
             return known
         return self._literal(self._character())
 
-    def _known_set(self) -> _Part | None:
+    def _parse_class_escape(self) -> _Part | None:
         """`\\d`, `\\p{L}` and the like, after the backslash."""
         letter = self._pattern[self._at : self._at + 1]
         if letter in _CLASSES:
@@ -263,13 +263,13 @@ class _Translation:
 
     def _character(self) -> int:
         """The code point of an escape, after the backslash."""
-        letter = self._take()
+        letter = self._take_letter()
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if letter == "0" and not self._pattern[self._at : self._at + 1].isdecimal():
             return 0
         if letter == "c":
-            control = self._take()
+            control = self._take_letter()
             if not (control.isascii() and control.isalpha()):
                 self._fail(f"has \\c{control}, which is no control character")
             return ord(control) % 32
@@ -279,7 +279,7 @@ class _Translation:
             return self._unicode()
         if letter.isalnum() or letter == "_":
             self._fail(f"has \\{letter}, which JSON Schema does not know")
-        return self._joined(letter)
+        return self._join_surrogates(letter)
 
     def _unicode(self) -> int:
         if self._peek("{"):
@@ -305,7 +305,7 @@ class _Translation:
         self._at += count
         return int(digits, 16)
 
-    def _joined(self, letter: str) -> int:
+    def _join_surrogates(self, letter: str) -> int:
         """A character that JSON may have brought as two halves."""
         first = ord(letter)
         second = ord(self._pattern[self._at]) if self._at < len(self._pattern) else 0
@@ -315,9 +315,9 @@ class _Translation:
         return first
 
     def _literal(self, code: int) -> _Part:
-        return _Part(self._written(code), 1 if code < 128 else _WIDE)
+        return _Part(self._format_character(code), 1 if code < 128 else _WIDE)
 
-    def _written(self, code: int) -> str:
+    def _format_character(self, code: int) -> str:
         if 0xD800 <= code < 0xE000:
             self._not_linear = "names half a character (a lone surrogate)"
             return ""
@@ -337,7 +337,7 @@ class _Translation:
                 if isinstance(low, int) and isinstance(high, int):
                     if high < low:
                         self._fail("has a range that ends before it begins")
-                    items.append(f"{self._written(low)}-{self._written(high)}")
+                    items.append(f"{self._format_character(low)}-{self._format_character(high)}")
                     is_wide = is_wide or high > 127
                     continue
                 ends: list[int | _Part] = [low, ord("-"), high]
@@ -345,7 +345,7 @@ class _Translation:
                 ends = [low]
             for end in ends:
                 is_wide = is_wide or (end.size > 1 if isinstance(end, _Part) else end > 127)
-                items.append(end.text if isinstance(end, _Part) else self._written(end))
+                items.append(end.text if isinstance(end, _Part) else self._format_character(end))
         self._at += 1
         if not items:
             return _Part(_ANY if negated else _NONE, _WIDE)
@@ -353,13 +353,13 @@ class _Translation:
 
     def _class_item(self) -> int | _Part:
         """A code point, or a set that stands inside the brackets."""
-        letter = self._take()
+        letter = self._take_letter()
         if letter != "\\":
-            return self._joined(letter)
+            return self._join_surrogates(letter)
         if self._peek("b"):
             self._at += 1
             return 8
-        return self._known_set() or self._character()
+        return self._parse_class_escape() or self._character()
 
 
 def _is_hexadecimal(digits: str) -> bool:
@@ -373,25 +373,25 @@ BY_FUNCTION: Final = (
 )
 
 
-def annotated_pattern_problem(pattern: Any, engine: str | None) -> tuple[str, str] | None:
+def find_pattern_problem(pattern: Any, engine: str | None) -> tuple[str, str] | None:
     """The problem and its fix, if an annotation's pattern must not meet a caller's text."""
     text = pattern if isinstance(pattern, str) else str(getattr(pattern, "pattern", pattern))
     shown = repr(text[:200])
     if not isinstance(pattern, str) or engine == "python-re":
         how = f"re.compile({shown})" if not isinstance(pattern, str) else f'{shown} with regex_engine="python-re"'
         return f"its pattern {how} is matched by Python, which a text can keep busy for ever", _fix(text)
-    if (size := annotated_size(pattern)) > MAX_PATTERN_SIZE:
+    if (size := measure_pattern(pattern)) > MAX_PATTERN_SIZE:
         return f"its pattern {shown} has {size} positions, more than {MAX_PATTERN_SIZE}", "repeat less in it"
     return None
 
 
 def max_text_length(pattern: str) -> int:
     """How many characters a text may have that an annotation's pattern is matched against."""
-    return MAX_MATCH_STEPS // annotated_size(pattern)
+    return MAX_MATCH_STEPS // measure_pattern(pattern)
 
 
 @lru_cache(maxsize=512)
-def annotated_size(pattern: str) -> int:
+def measure_pattern(pattern: str) -> int:
     """The positions of a pattern in pydantic's dialect; more than there are if it is not JSON Schema's as well."""
     try:
         return _Translation(pattern).translate().size
@@ -410,10 +410,10 @@ def _fix(pattern: str) -> str:
         SchemaValidator(core_schema.str_schema(pattern=pattern))
     except SchemaError:
         return BY_FUNCTION
-    return f"give the text: pattern={_quoted(pattern)}"
+    return f"give the text: pattern={_quote_pattern(pattern)}"
 
 
-def _quoted(pattern: str) -> str:
+def _quote_pattern(pattern: str) -> str:
     return f'r"{pattern}"' if '"' not in pattern else repr(pattern)
 
 

@@ -19,7 +19,7 @@ from defserve.binding.json_schemas import children, walk
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.errors import Problem
 
-MOST = 20
+MAX_PROBLEMS = 20
 MANY = 10_000
 MORE = Problem("", "and perhaps more")
 _ABSENT: Any = object()
@@ -69,9 +69,9 @@ def explain(error: ValidationError, given: Any, schema: JsonSchema) -> tuple[Pro
         return (Problem("", f"{count} problems: the arguments do not have the shape of the schema"),)
     errors = [_Error(details, given) for details in error.errors(include_url=False)]
     settled = _settle(errors)
-    problems = dict.fromkeys(_problem(one, schema) for one in settled[:MOST])
-    if len(settled) > MOST:
-        problems[Problem("", f"and {len(settled) - MOST} more problems")] = None
+    problems = dict.fromkeys(_problem(one, schema) for one in settled[:MAX_PROBLEMS])
+    if len(settled) > MAX_PROBLEMS:
+        problems[Problem("", f"and {len(settled) - MAX_PROBLEMS} more problems")] = None
     return tuple(problems)
 
 
@@ -79,7 +79,7 @@ def _problem(error: _Error, schema: JsonSchema) -> Problem:
     if error.type == "extra_forbidden" and len(error.path) == 1:
         return Problem("", did_you_mean(str(error.path[0]), schema.get("properties", {})))
     if error.type == "dict_type" and not error.path:
-        return Problem("", f"arguments must be an object, got {shown(error.value)}")
+        return Problem("", f"arguments must be an object, got {format_value(error.value)}")
     path = error.path
     if error.type.startswith("union_tag_"):
         tag = str(error.context.get("discriminator", "")).strip("'")
@@ -97,7 +97,7 @@ def _reason(error: _Error, secret: bool) -> str:
         return "unknown field"
     if error.type in ("value_error", "assertion_error"):
         return " ".join(str(error.context.get("error") or error.message).split())
-    got = kind_of(error.value) if secret else shown(error.value)
+    got = kind_of(error.value) if secret else format_value(error.value)
     if error.type in ("too_short", "too_long"):
         got = str(error.context.get("actual_length"))
         error.context["noun"] = "character" if isinstance(error.value, str) else "item"
@@ -140,11 +140,11 @@ def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> lis
     if len(shaped) == 1:
         return shaped[0]
     summary = next(iter(mismatched.values()), None) or _at(at, shaped[0][0])
-    summary.expected = alternatives([_wanted(label, mismatched.get(label)) for label in told])
+    summary.expected = alternatives([_describe_expected(label, mismatched.get(label)) for label in told])
     return [summary]
 
 
-def _wanted(label: str, mismatch: _Error | None) -> str:
+def _describe_expected(label: str, mismatch: _Error | None) -> str:
     if mismatch is not None and mismatch.expected:
         return mismatch.expected
     name = label.partition("[")[0]
@@ -202,20 +202,20 @@ BROKEN: dict[str, Callable[[_Context], str]] = {
     "less_than_equal": lambda c: f"must be at most {c['le']}",
     "less_than": lambda c: f"must be less than {c['lt']}",
     "multiple_of": lambda c: f"must be a multiple of {c['multiple_of']}",
-    "string_too_short": lambda c: f"must have at least {counted(c['min_length'], 'character')}",
-    "string_too_long": lambda c: f"must have at most {counted(c['max_length'], 'character')}",
-    "bytes_too_short": lambda c: f"must have at least {counted(c['min_length'], 'byte')}",
-    "bytes_too_long": lambda c: f"must have at most {counted(c['max_length'], 'byte')}",
-    "too_short": lambda c: f"must have at least {counted(c['min_length'], c['noun'])}",
-    "too_long": lambda c: f"must have at most {counted(c['max_length'], c['noun'])}",
+    "string_too_short": lambda c: f"must have at least {format_count(c['min_length'], 'character')}",
+    "string_too_long": lambda c: f"must have at most {format_count(c['max_length'], 'character')}",
+    "bytes_too_short": lambda c: f"must have at least {format_count(c['min_length'], 'byte')}",
+    "bytes_too_long": lambda c: f"must have at most {format_count(c['max_length'], 'byte')}",
+    "too_short": lambda c: f"must have at least {format_count(c['min_length'], c['noun'])}",
+    "too_long": lambda c: f"must have at most {format_count(c['max_length'], c['noun'])}",
     "string_pattern_mismatch": lambda c: f"must match the pattern {c['pattern']}",
-    "literal_error": lambda c: f"expected {_quoted(c['expected'])}",
-    "enum": lambda c: f"expected {_quoted(c['expected'])}",
-    "union_tag_invalid": lambda c: f"expected {_quoted(alternatives(c['expected_tags'].split(', ')))}",
+    "literal_error": lambda c: f"expected {_format_choices(c['expected'])}",
+    "enum": lambda c: f"expected {_format_choices(c['expected'])}",
+    "union_tag_invalid": lambda c: f"expected {_format_choices(alternatives(c['expected_tags'].split(', ')))}",
 }
 
 
-def counted(number: Any, noun: str) -> str:
+def format_count(number: Any, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -234,11 +234,11 @@ def spell_path(path: Sequence[str | int]) -> str:
         elif step.replace("-", "_").isidentifier() and len(step) <= 2 * SHOWN:
             text += f".{step}" if text else step
         else:
-            text += f"[{shown(step)}]"
+            text += f"[{format_value(step)}]"
     return text
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as JSON, cut to about forty characters."""
     # Only the beginning is encoded: a value may be megabytes.
     if isinstance(value, str) or is_array(value):
@@ -263,7 +263,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     names = list(known)
-    problem = f"unknown argument {shown(name)}"
+    problem = f"unknown argument {format_value(name)}"
     if close := get_close_matches(name[:200], names, n=1):
         return f'{problem}; did you mean "{close[0]}"?'
     if not names:
@@ -271,7 +271,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{problem}; known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
 
 
-def _quoted(text: str) -> str:
+def _format_choices(text: str) -> str:
     """Python's list of choices in JSON's spelling."""
     return re.sub(r"(?<!['\w])(True|False|None)(?!['\w])", lambda found: _WORDS[found[0]], text).replace("'", '"')
 
@@ -294,17 +294,17 @@ def is_secret(schema: JsonSchema, path: Path) -> bool:
 
     if any(isinstance(step, str) and is_secret_name(step) for step in path):
         return True
-    if not any(map(_marked, walk(schema))):
+    if not any(map(_is_marked_secret, walk(schema))):
         return False
     here = _alternatives(schema, [schema])
     for step in path:
-        if any(map(_marked, here)):
+        if any(map(_is_marked_secret, here)):
             return True
         here = _alternatives(schema, _inside(here, step))
     return not here or _holds_secret(schema, here)
 
 
-def _marked(schema: JsonSchema) -> bool:
+def _is_marked_secret(schema: JsonSchema) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
@@ -330,12 +330,12 @@ def _alternatives(root: JsonSchema, schemas: Iterable[JsonSchema]) -> list[JsonS
         found.append(here)
         for name in ("anyOf", "oneOf", "allOf"):
             pending.extend(filter(is_object, here.get(name, [])))
-        if is_object(target := _resolved(root, here.get("$ref"))):
+        if is_object(target := _resolve_ref(root, here.get("$ref"))):
             pending.append(target)
     return found
 
 
-def _resolved(root: JsonSchema, ref: Any) -> Any:
+def _resolve_ref(root: JsonSchema, ref: Any) -> Any:
     if not isinstance(ref, str) or not ref.startswith("#"):
         return None
     here: Any = root
@@ -352,10 +352,10 @@ def _holds_secret(root: JsonSchema, schemas: list[JsonSchema]) -> bool:
         if id(here) in seen:
             continue
         seen.add(id(here))
-        if _marked(here):
+        if _is_marked_secret(here):
             return True
         pending.extend(children(here))
-        if is_object(target := _resolved(root, here.get("$ref"))):
+        if is_object(target := _resolve_ref(root, here.get("$ref"))):
             pending.append(target)
     return False
 
@@ -367,10 +367,10 @@ _Schemas = list[Any]
 _Path = tuple[Any, ...]
 
 
-def refused_null(value: Any, schema: JsonSchema) -> str | None:
+def describe_refused_number(value: Any, schema: JsonSchema) -> str | None:
     """What is wrong with the first such number whose place in the schema does not take null; None if there is none."""
     defs: JsonSchema = schema.get("$defs", {})
-    found = _find_refused_number(value, _resolved_schemas([schema], defs), defs, ())
+    found = _find_refused_number(value, _resolve_schemas([schema], defs), defs, ())
     if found is None:
         return None
     path, number = found
@@ -389,13 +389,13 @@ def _find_refused_number(value: Any, options: _Schemas, defs: JsonSchema, path: 
     for key, member in members:
         inside = _member_schemas(options, key)
         if not last[0] or inside != last[0]:  # the items of a list have one schema, mostly
-            last = inside, _resolved_schemas(inside, defs)
+            last = inside, _resolve_schemas(inside, defs)
         if (found := _find_refused_number(member, last[1], defs, (*path, key))) is not None:
             return found
     return None
 
 
-def _resolved_schemas(schemas: _Schemas, defs: JsonSchema) -> _Schemas:
+def _resolve_schemas(schemas: _Schemas, defs: JsonSchema) -> _Schemas:
     """The schemas with references and unions resolved."""
     found: _Schemas = []
     pending, seen = [*schemas], set[int]()

@@ -18,7 +18,7 @@ from defserve.binding.arguments import Fragment, lookup, unusable
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
 from defserve.binding.core_schemas import CONCRETE
 from defserve.binding.json_schemas import walk
-from defserve.binding.signature import members, peel, spelled
+from defserve.binding.signature import format_annotation, members, peel
 from defserve.core.json_values import JsonSchema, as_list, is_array, without_surrogates
 from defserve.errors import UsageError
 
@@ -139,7 +139,7 @@ class _Planner:
         self.signature, self.structured = signature, structured
 
     def plan(self) -> Returns:
-        annotation = answered(self.signature)
+        annotation = find_answer_annotation(self.signature)
         inner, _ = peel(annotation)
         if self.signature.flow in _ITERATORS and annotation is self.signature.returns:
             self.refuse_values(annotation, inner)
@@ -167,9 +167,9 @@ class _Planner:
         origin, args = get_origin(inner) or inner, get_args(inner)
         concrete = CONCRETE.get(origin, origin)
         is_many = concrete in (list, tuple, set, frozenset)
-        each = (spelled(args[0]) if args else "Any") if is_many else spelled(annotation)
+        each = (format_annotation(args[0]) if args else "Any") if is_many else format_annotation(annotation)
         raise self.wrong(
-            f"{self.signature.name} yields, so it returns an iterator, not {spelled(annotation)}",
+            f"{self.signature.name} yields, so it returns an iterator, not {format_annotation(annotation)}",
             fix=f"write -> {_ITERATORS[self.signature.flow]}[{each}], or return "
             + (f"a {concrete.__name__}" if is_many else "the value"),
         )
@@ -195,7 +195,7 @@ class _Planner:
         if self.structured is False:
             return Returns(text_packer(made, annotation))
         if self.structured or kinds & {"array", "object", "any"}:
-            return Returns(structured_packer(made, annotation), made)
+            return Returns(make_structured_packer(made, annotation), made)
         return Returns(scalar_packer(made, annotation, inner), made, scalar=True)
 
     @property
@@ -211,7 +211,7 @@ _YIELDING = {abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable, abc.Itera
 _ITERATORS = {"generator": "Iterator", "async_generator": "AsyncIterator"}
 
 
-def answered(signature: Signature) -> Any:
+def find_answer_annotation(signature: Signature) -> Any:
     """The annotation of one answer: of the awaited value, or of each yielded value."""
     annotation = signature.returns
     inner, _ = peel(annotation)
@@ -404,7 +404,7 @@ def text_packer(made: Fragment, annotation: Any) -> Pack:
     return lambda value: PackedResult(_text(plain(value)))
 
 
-def structured_packer(made: Fragment, annotation: Any) -> Pack:
+def make_structured_packer(made: Fragment, annotation: Any) -> Pack:
     plain, write = _plainer(made, annotation), _writer(made, annotation)
 
     def pack(value: Any) -> PackedResult:
@@ -419,25 +419,25 @@ def _writer(made: Fragment, annotation: Any) -> Callable[[Any], str]:
     write = _json
     is_known = False
 
-    def checked(plain: Any) -> str:
+    def write_checked(plain: Any) -> str:
         text = _json(plain, "constants")
         # No look at every value: the text tells. Single letters are found ten times as fast as words.
         if not (("N" in text and "NaN" in text) or ("I" in text and "Infinity" in text)):
             return text
-        from defserve.binding.problems import refused_null
+        from defserve.binding.problems import describe_refused_number
 
-        if (problem := refused_null(plain, made.output)) is not None:
-            raise _unfit(plain, spelled(annotation), problem)
+        if (problem := describe_refused_number(plain, made.output)) is not None:
+            raise _unfit(plain, format_annotation(annotation), problem)
         return _json(plain)
 
-    def written(plain: Any) -> str:
+    def write_plain(plain: Any) -> str:
         nonlocal write, is_known
         if not is_known:  # at the first result, not at the start
-            write = checked if any("number" in as_list(node.get("type")) for node in walk(made.output)) else _json
+            write = write_checked if any("number" in as_list(node.get("type")) for node in walk(made.output)) else _json
             is_known = True
         return write(plain)
 
-    return written
+    return write_plain
 
 
 def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
@@ -448,12 +448,12 @@ def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
             checked = made.validator.validate_python(value, by_alias=True, by_name=True)
             return made.serializer.to_python(checked, mode="json", by_alias=True, warnings="error")
         except ValidationError as error:
-            raise _unfit(value, spelled(annotation), _first(error)) from None
+            raise _unfit(value, format_annotation(annotation), _first(error)) from None
         except (ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0]
             if reason.startswith(NO_JSON):
                 raise _misfit(value, NO_FORM, reason) from None
-            raise _unfit(value, spelled(annotation), reason) from None
+            raise _unfit(value, format_annotation(annotation), reason) from None
 
     return plain
 
@@ -468,7 +468,7 @@ def content_packer(annotation: Any) -> Pack:
             return PackedResult([part for item in value for part in _as_parts(item)])
         if isinstance(value, allowed):
             return PackedResult(_as_parts(value))
-        raise _unfit(value, spelled(annotation))
+        raise _unfit(value, format_annotation(annotation))
 
     return pack
 
@@ -532,22 +532,24 @@ def _unfit(value: Any, wanted: str, reason: str = "") -> ResultMismatch:
 
 def _misfit(value: Any, problem: str, reason: str) -> ResultMismatch:
     forgotten = ""
-    waiting: Any = _unfinished(value)
+    waiting: Any = _find_unfinished(value)
     if isinstance(waiting, Coroutine):
-        forgotten = _called(cast("Coroutine[Any, Any, Any]", waiting))
+        forgotten = _describe_coroutine(cast("Coroutine[Any, Any, Any]", waiting))
         reason = f"`await` is missing before {forgotten}"
     elif waiting is not None:
         reason = "an async generator is no value: collect it, [each async for each in …], or yield its values"
-    misfit = ResultMismatch(f"{_named(value)} {problem}: {reason}" if reason else f"{_named(value)} {problem}")
+    misfit = ResultMismatch(
+        f"{_get_type_name(value)} {problem}: {reason}" if reason else f"{_get_type_name(value)} {problem}"
+    )
     misfit.forgotten = forgotten
     return misfit
 
 
-def _named(value: Any) -> str:
+def _get_type_name(value: Any) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _unfinished(value: object) -> Any:
+def _find_unfinished(value: object) -> Any:
     """A coroutine or async generator that is this value or inside it; None if there is none nearby."""
     todo: list[object] = [value]
     for _ in range(LOOKED_AT):
@@ -556,11 +558,11 @@ def _unfinished(value: object) -> Any:
         each = todo.pop()
         if isinstance(each, Coroutine | AsyncGenerator):
             return cast("Any", each)
-        todo += _held(each)
+        todo += _list_members(each)
     return None
 
 
-def _held(value: object) -> Iterable[object]:
+def _list_members(value: object) -> Iterable[object]:
     """The members of a value that is made of others."""
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value).values()
@@ -570,7 +572,7 @@ def _held(value: object) -> Iterable[object]:
     return vars(value).values() if is_record and hasattr(value, "__dict__") else ()
 
 
-def _called(waiting: Coroutine[Any, Any, Any]) -> str:
+def _describe_coroutine(waiting: Coroutine[Any, Any, Any]) -> str:
     """The call that made a coroutine, as the author writes it. The coroutine is closed."""
     name: str = getattr(waiting, "__qualname__", None) or getattr(waiting, "__name__", "it")
     waiting.close()
@@ -582,6 +584,9 @@ def _first(error: ValidationError) -> str:
     loc, problem = details["loc"], details["msg"]
     if loc[-1:] == ("[key]",) and details["type"] == "string_type":
         key = details["input"]
-        loc, problem = loc[:-2], f"the key {key!r} is no text: use str({key!r}), or declare dict[{_named(key)}, …]"
+        loc, problem = (
+            loc[:-2],
+            f"the key {key!r} is no text: use str({key!r}), or declare dict[{_get_type_name(key)}, …]",
+        )
     at = ".".join(map(str, loc))
     return f"{at}: {problem}" if at else problem

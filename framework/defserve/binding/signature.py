@@ -53,10 +53,10 @@ class Parameter:
     def description(self) -> str | None:
         """The description in the annotation, or else in the docstring."""
         _, metadata = peel(self.annotation)
-        return described(metadata) or (self._docs.parameter(self.name) if self._docs else None)
+        return find_description(metadata) or (self._docs.parameter(self.name) if self._docs else None)
 
     def __repr__(self) -> str:
-        return f"Parameter({self.name}: {spelled(self.annotation)})"
+        return f"Parameter({self.name}: {format_annotation(self.annotation)})"
 
 
 class Signature:
@@ -89,13 +89,13 @@ class Signature:
         return self.docs.description
 
 
-def read(function: Callable[..., Any], find_provider: FindProvider, *, explicit: bool = False) -> Signature:
+def read_signature(function: Callable[..., Any], find_provider: FindProvider, *, explicit: bool = False) -> Signature:
     """Read a function's signature. `find_provider` knows the injectable annotations.
 
     `explicit`: the author's own schema describes the arguments. Then parameters need no types, and `**kwargs` may take
     the rest. Raises UsageError for a function that could not be called from JSON.
     """
-    return _Reader(function, find_provider, explicit=explicit).read()
+    return _Reader(function, find_provider, explicit=explicit).read_signature()
 
 
 def read_dependency(function: Callable[..., Any], find_provider: FindProvider) -> Dependency:
@@ -112,7 +112,7 @@ class _Reader:
         self.function, self.name, self.find_provider = function, name_of(function), find_provider
         self.chain, self.explicit = chain, explicit
 
-    def read(self) -> Signature:
+    def read_signature(self) -> Signature:
         if self.name in ("", "<lambda>"):
             raise self.wrong("a lambda has no name a peer could call", fix="write a def")
         if isinstance(self.function, classmethod):
@@ -134,7 +134,7 @@ class _Reader:
             elif annotation is empty and self.explicit:
                 parameters.append(Parameter(parameter.name, Any, parameter.default, docs))
             elif annotation is empty:
-                raise self.wrong(f"parameter {parameter.name!r} has no type", fix=_typed(parameter.name))
+                raise self.wrong(f"parameter {parameter.name!r} has no type", fix=_suggest_annotation(parameter.name))
             else:
                 parameters.append(_ordinary(parameter.name, annotation, parameter.default, docs))
         returns = self.function if inspect.isclass(self.function) else hints.get("return", empty)
@@ -263,7 +263,7 @@ class _Reader:
         return UsageError(f"{self.name or 'function'}: {problem}", where=where(self.function), fix=fix)
 
 
-def _typed(name: str) -> str:
+def _suggest_annotation(name: str) -> str:
     if name in ("ctx", "context"):
         return f"annotate it: `{name}: Context` (from defserve import Context)"
     return f"annotate it, for example `{name}: str`"
@@ -341,7 +341,7 @@ def is_doc(metadata: Any) -> bool:
     return type(metadata).__name__ == "Doc" and isinstance(getattr(metadata, "documentation", None), str)
 
 
-def described(metadata: tuple[Any, ...]) -> str | None:
+def find_description(metadata: tuple[Any, ...]) -> str | None:
     """The description written beside a type: `Field(description=…)`, `Doc(…)` or a bare string."""
     for item in reversed(metadata):
         if isinstance(item, str):
@@ -353,7 +353,7 @@ def described(metadata: tuple[Any, ...]) -> str | None:
     return None
 
 
-def spelled(annotation: Any) -> str:
+def format_annotation(annotation: Any) -> str:
     """The annotation as the author would write it."""
     if isinstance(annotation, type) and not get_args(annotation):
         return annotation.__qualname__
@@ -549,11 +549,11 @@ class OptionRule:
 
 
 def one_of(*choices: Any) -> OptionRule:
-    def fits(value: Any) -> bool:
+    def is_choice(value: Any) -> bool:
         # By identity: 1 equals True.
         return any(value is choice or (choice.__class__ is str and value == choice) for choice in choices)
 
-    return OptionRule(fits, lambda name, value: f"use one of {', '.join(map(repr, choices))}")
+    return OptionRule(is_choice, lambda name, value: f"use one of {', '.join(map(repr, choices))}")
 
 
 def is_list(value: Any) -> bool:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain, placed
+from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain, format_located_error
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, did_you_mean
 from defserve.version import VERSION
 
@@ -93,14 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = list(sys.argv[1:] if argv is None else argv)
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from defserve.cli.exits import opened
+        from defserve.cli.exits import replace_closed_streams
 
-        with opened():
-            return _flushed(args)
-    return _flushed(args)
+        with replace_closed_streams():
+            return _run_and_flush(args)
+    return _run_and_flush(args)
 
 
-def _flushed(args: list[str]) -> int:
+def _run_and_flush(args: list[str]) -> int:
     try:
         code = _main(args)
         sys.stdout.flush()
@@ -161,7 +161,7 @@ def _run(command: str, argv: list[str]) -> int:
     except DefserveError as error:
         if _is_verbose(argv):
             _show_traceback(error.__cause__ or error)
-        return complain(placed(error), WRONG)
+        return complain(format_located_error(error), WRONG)
     except OSError as error:
         if error.filename is None or _is_verbose(argv):
             raise

@@ -39,7 +39,7 @@ def content_page(blocks: Iterable[Any], name: str, folder: str = ".") -> Iterato
         if kind == "text":
             yield Written(str(block.get("text", "")))
         elif kind in MEDIA:
-            yield saved_line(block.get("data"), str(block.get("mimeType", "")), name, folder)
+            yield save_base64(block.get("data"), str(block.get("mimeType", "")), name, folder)
         elif kind == "resource" and is_object(resource := block.get("resource")):
             yield resource_block(resource, folder)
         elif kind == "resource_link":
@@ -59,20 +59,20 @@ def resource_block(resource: Mapping[str, Any], folder: str = ".") -> Block:
     """The content of a resource."""
     kind = str(resource.get("mimeType", ""))
     if "blob" in resource:
-        return saved_line(resource["blob"], kind, str(resource.get("uri", "")), folder)
+        return save_base64(resource["blob"], kind, str(resource.get("uri", "")), folder)
     return Written(str(resource.get("text", "")), kind)
 
 
-def saved_line(data: Any, kind: str, name: str, folder: str) -> Line:
+def save_base64(data: Any, kind: str, name: str, folder: str) -> Line:
     """Save base64 and say where it is."""
-    held = decoded(data)
+    held = decode_base64(data)
     if held is None:
         return Line(("broken:", "error"), f" {kind or 'content'} that is not base64")
     path = save(held, name, kind, folder)
     return Line("saved ", (str(path), "title"), f" ({kind or 'bytes'}, {len(held):,} bytes)")
 
 
-def decoded(data: Any) -> bytes | None:
+def decode_base64(data: Any) -> bytes | None:
     try:
         return base64.b64decode(str(data), validate=True)
     except (binascii.Error, ValueError):
@@ -108,7 +108,7 @@ ENDINGS: Final = {
     "text/csv": ".csv",
 }
 OTHER: Final = ".bin"
-LONGEST: Final = 60
+MAX_STEM_LENGTH: Final = 60
 WRITABLE: Final = "add --output DIR with a folder that you can write"
 
 
@@ -150,7 +150,7 @@ def file_name(name: str, kind: str) -> tuple[str, str]:
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", name.rpartition("/")[2].partition("?")[0]).strip("-")
     ending = ENDINGS.get(kind.partition(";")[0].strip().lower(), OTHER)
     # `chart.png` of a URI ends with what the type adds.
-    return stem.removesuffix(ending.replace(".", "-"))[:LONGEST] or "content", ending
+    return stem.removesuffix(ending.replace(".", "-"))[:MAX_STEM_LENGTH] or "content", ending
 
 
 # -- Tools, resources and prompts in one line each, written like the signature of a function.

@@ -22,13 +22,13 @@ INTERRUPTED: Final = 130
 
 def complain(text: str, code: int) -> int:
     """Print an error to stderr and return `code`."""
-    from defserve.cli.screen import problem_lines, tell
+    from defserve.cli.screen import problem_lines, show_stderr
 
-    tell(*problem_lines("error", text))
+    show_stderr(*problem_lines("error", text))
     return code
 
 
-def placed(error: DefserveError) -> str:
+def format_located_error(error: DefserveError) -> str:
     """An error with the author's line, if it names none itself. An error of the command line alone has no such line."""
     if not isinstance(error, UsageError) or error.where:
         return str(error)
@@ -45,7 +45,7 @@ MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 @contextmanager
-def opened() -> Generator[None]:
+def replace_closed_streams() -> Generator[None]:
     """While the block runs, a stream that is closed is the null device. So no other file gets its descriptor."""
     with ExitStack() as stack:
         for name, mode in MODES.items():

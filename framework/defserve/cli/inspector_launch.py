@@ -20,7 +20,7 @@ from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import ERAS
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.page_server import WebOptions, run
-from defserve.inspector.state_trees import Stored, stored_at, stored_by
+from defserve.inspector.state_trees import Stored, make_state_finder, open_states_at
 from defserve.protocols.mcpl.extension import MCPL
 from defserve.protocols.mgp.audit import ReadableAuditLog, readable
 from defserve.protocols.mgp.extension import MGP
@@ -35,7 +35,7 @@ def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Name
     """Open the inspector, and return the exit code when a signal has ended it. `words` name the server."""
     if options.era not in (None, *ERAS):
         raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERAS)}")
-    return asyncio.run(_run(inspected(target, words, options), web_options(options), options.store))
+    return asyncio.run(_run(make_inspector_target(target, words, options), web_options(options), options.store))
 
 
 async def _run(target: Target, options: WebOptions, store: str | None) -> int:
@@ -49,7 +49,7 @@ async def _reading(target: Target, store: str | None) -> AsyncGenerator[Target]:
     if store is None:
         yield target
         return
-    async with stored_at(existing(store)) as stored:
+    async with open_states_at(existing(store)) as stored:
         yield replace(target, stored=stored)
 
 
@@ -59,7 +59,9 @@ def inspector_beside(options: Namespace) -> Beside:
 
     async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
         reached = Namespace(era=None, token=None, header=[], verbose=False)
-        beside = replace(inspected(ServerTarget(address=address), [address], reached), tracebacks=IN_TERMINAL)
+        beside = replace(
+            make_inspector_target(ServerTarget(address=address), [address], reached), tracebacks=IN_TERMINAL
+        )
         async with _reading(beside, options.store) as target:
             return await run(target, web, ending)
 
@@ -73,7 +75,7 @@ def web_options(options: Namespace) -> WebOptions:
     return WebOptions(options.port, not options.no_browser)
 
 
-def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) -> Target:
+def make_inspector_target(target: ServerTarget, words: Sequence[str], options: Namespace) -> Target:
     """The same server, for the inspector."""
 
     @asynccontextmanager
@@ -93,9 +95,9 @@ def inspected(target: ServerTarget, words: Sequence[str], options: Namespace) ->
         tuple(words),
         link,
         options.era or "",
-        stored=_stored(server),
+        stored=_find_states(server),
         kernel=_control(target),
-        audit=lambda: _audited(server),
+        audit=lambda: _find_audit_log(server),
         sign_in_at=_sign_in_at(target, options),
         tracebacks=_tracebacks(target, options),
     )
@@ -122,13 +124,13 @@ def _control(target: ServerTarget) -> KernelControl | None:
     return KernelControl(target.kernel, os.getpid() if target.server is not None else target.process)
 
 
-def _stored(server: Server | None) -> Stored | None:
+def _find_states(server: Server | None) -> Stored | None:
     """The states of a server in this process, which the inspector may read where they are kept."""
     live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
-    return stored_by(live.sections.state) if live is not None and live.sections.state is not None else None
+    return make_state_finder(live.sections.state) if live is not None and live.sections.state is not None else None
 
 
-def _audited(server: Server | None) -> ReadableAuditLog | None:
+def _find_audit_log(server: Server | None) -> ReadableAuditLog | None:
     """The audit log of a server in this process, if it is one that can be read again."""
     guards = (each for each in server.extensions if isinstance(each, MGP)) if server is not None else ()
     return next((found for each in guards if (found := readable(each.audit.sinks)) is not None), None)

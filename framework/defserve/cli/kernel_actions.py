@@ -19,7 +19,7 @@ from defserve.cli.parser import CommandParser, positive
 from defserve.cli.screen import show_each
 from defserve.cli.screen_blocks import Data, Part, Table, state
 from defserve.core.json_values import is_object
-from defserve.kernel.control import ask, located_kernel
+from defserve.kernel.control import ask, locate_kernel
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
 
@@ -65,7 +65,7 @@ def health_lines(answers: Iterable[Any]) -> Iterable[str]:
             f"{row['latency_ms']} ms" if "latency_ms" in row else "-",
             duration(row["uptime_secs"]) if row.get("uptime_secs") is not None else "-",
             calls({**row, "calls": row.get("pending_requests")}),
-            str(row.get("problem") or "").partition("\n")[0][:LONGEST_NOTE],
+            str(row.get("problem") or "").partition("\n")[0][:MAX_NOTE_LENGTH],
         )
         for row in answers
     )
@@ -111,7 +111,7 @@ def access_lines(answers: Iterable[Any]) -> Iterable[str]:
             row["permission"],
             row["granted_by"],
             f"{row['expires_at'] or '-'}{' (over)' if row['expired'] else ''}",
-            (row["justification"] or "")[:LONGEST_NOTE],
+            (row["justification"] or "")[:MAX_NOTE_LENGTH],
         )
         for row in answers
     ]
@@ -127,7 +127,7 @@ def _entry_line(entry: dict[str, Any]) -> str:
 
 # -- What a kernel answers, for a terminal.
 
-LONGEST_NOTE: Final = 100
+MAX_NOTE_LENGTH: Final = 100
 
 ACCESS: Final[Mapping[str, KernelAction]] = {
     "list": KernelAction(
@@ -257,7 +257,7 @@ def _row(row: dict[str, Any]) -> tuple[Part, ...]:
         calls(row),
         _up(row),
         _restarts(row),
-        note if len(note) <= LONGEST_NOTE else f"{note[:LONGEST_NOTE]}…",
+        note if len(note) <= MAX_NOTE_LENGTH else f"{note[:MAX_NOTE_LENGTH]}…",
     )
 
 
@@ -314,7 +314,7 @@ def search_lines(answers: Iterable[Any]) -> Iterable[str]:
             f"{row.get('relevance_score', 0):.2f}",
             row.get("server_id") or "-",
             state(str(row.get("risk_level") or "-")),
-            str(row.get("description") or "").partition("\n")[0][:LONGEST_NOTE],
+            str(row.get("description") or "").partition("\n")[0][:MAX_NOTE_LENGTH],
         )
         for row in rows
     ]
@@ -372,7 +372,7 @@ def run(word: str, argv: list[str]) -> int:
     failed = list[Any]()
 
     def answers() -> Iterator[Any]:
-        for answer in ask(located_kernel(options.config), {"verb": name, **fields}, options.pid):
+        for answer in ask(locate_kernel(options.config), {"verb": name, **fields}, options.pid):
             if is_object(answer) and answer.get("ok") is False:
                 failed.append(answer)
             yield answer

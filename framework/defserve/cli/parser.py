@@ -69,11 +69,11 @@ class CommandParser(CommandLine):
         return f"{address} --legacy-sse" if is_older else address
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        from defserve.cli.screen import help_lines, problem_lines, show, tell
+        from defserve.cli.screen import help_lines, problem_lines, show, show_stderr
 
         kind, _, rest = message.partition(": ")
         if kind == "error":
-            tell(*problem_lines(kind, rest.rstrip("\n")))
+            show_stderr(*problem_lines(kind, rest.rstrip("\n")))
         else:
             show(*help_lines(message.rstrip("\n")))
 
@@ -111,7 +111,7 @@ def run_action(
 
 
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-LONGEST_TOKEN: Final = 65_536
+MAX_TOKEN_LENGTH: Final = 65_536
 
 
 def seconds(text: str) -> float:
@@ -134,12 +134,12 @@ def token(text: str) -> str:
         return text
     try:
         with open(text[1:], "rb") as file:
-            found = file.read(LONGEST_TOKEN + 1).decode("ascii").strip()
+            found = file.read(MAX_TOKEN_LENGTH + 1).decode("ascii").strip()
     except OSError as error:
         raise ArgumentTypeError(f"cannot read {text[1:]}: {error.strerror}; write --token @FILE") from None
     except UnicodeDecodeError:
         found = ""
-    if not found or len(found) > LONGEST_TOKEN or len(found.split()) > 1:
+    if not found or len(found) > MAX_TOKEN_LENGTH or len(found.split()) > 1:
         raise ArgumentTypeError(
             f"{text[1:]} does not hold one token; `defserve keys create --out FILE` writes such a file"
         )

@@ -11,7 +11,7 @@ from threading import Lock, Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.screen import console, is_drawn, tell
+from defserve.cli.screen import console, is_drawn, show_stderr
 from defserve.cli.screen_blocks import Line
 from defserve.core.json_values import is_object
 
@@ -59,7 +59,7 @@ class Working:
             if self._bar is not None:
                 self._bar.stop()
         if self._held is not None:
-            tell(self._held)
+            show_stderr(self._held)
 
     def step(self, what: str) -> None:
         """Say what is being done now."""
@@ -85,7 +85,7 @@ class Working:
         told = "".join(f" {name}={value}" for name, value in rest.items())
         line = Line((f"{level:7}", LEVELS.get(level, "name")), f" {message}", (told, "faint"), hang=8)
         if not self.is_drawn:
-            tell(line)
+            show_stderr(line)
             return
         from defserve.cli.screen_drawing import draw
 
@@ -93,7 +93,7 @@ class Working:
             draw(self._bar.console if self._bar is not None else console(sys.stderr), [line])
 
     @contextmanager
-    def paused(self) -> Generator[None]:
+    def pause_drawing(self) -> Generator[None]:
         """Nothing is drawn while the block runs: somebody is asked a question."""
         with self._lock:
             self._paused = True
@@ -113,7 +113,7 @@ class Working:
         self._held = Line(f"{message or self._what}: {far}")
         if now >= self._next_line and not self._paused:
             self._next_line = now + PLAIN_SECONDS
-            tell(self._held)
+            show_stderr(self._held)
             self._held = None
 
     def _begin(self) -> None:

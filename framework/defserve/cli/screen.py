@@ -38,7 +38,7 @@ def show_each(blocks: Table | Iterable[Block]) -> None:
         sys.stdout.flush()
 
 
-def tell(*blocks: Block) -> None:
+def show_stderr(*blocks: Block) -> None:
     """Print to stderr, which is for what is not the result."""
     _print(sys.stderr, blocks)
 
@@ -46,9 +46,9 @@ def tell(*blocks: Block) -> None:
 def prompt_for(line: Line) -> None:
     """Print to stderr without a line end: what is typed follows."""
     if is_drawn(sys.stderr):
-        from defserve.cli.screen_drawing import styled
+        from defserve.cli.screen_drawing import assemble_text
 
-        console(sys.stderr).print(styled(line.parts), end="", soft_wrap=True)
+        console(sys.stderr).print(assemble_text(line.parts), end="", soft_wrap=True)
     else:
         print(line, end="", file=sys.stderr)
     sys.stderr.flush()

@@ -167,7 +167,7 @@ def state(word: str) -> tuple[str, str]:
 # -- Numbers of things, in words.
 
 
-def counted(number: Any, noun: str) -> str:
+def format_count(number: Any, noun: str) -> str:
     """`1 tool`, `2,000 tools`. What is no number stands as it is."""
     shown = f"{number:,}" if isinstance(number, int | float) else str(number)
     return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"

@@ -17,7 +17,7 @@ from defserve.cli.screen_blocks import Block, Data, Diff, Line, Part, Table, Wri
 GAP, INDENT = 2, 4
 NARROW = 30
 """A last column with less room stands below its row."""
-LEAST = 20
+MIN_TEXT_WIDTH = 20
 """Characters in a line, however narrow the terminal is."""
 DIFF_STYLES = {"+": "added", "-": "removed", "@": "faint"}
 MARKDOWN, JSON = "text/markdown", "application/json"
@@ -41,14 +41,14 @@ def draw(screen: Console, blocks: Iterable[Block]) -> None:
                 _draw_line(screen, line)
 
 
-def rendered(blocks: Iterable[Block], width: int) -> Group:
+def render_blocks(blocks: Iterable[Block], width: int) -> Group:
     """Blocks for a part of the screen that is drawn again and again."""
     drawn: list[RenderableType] = []
     for block in blocks:
         if isinstance(block, Table):
             drawn += pieces(block, width)
         elif isinstance(block, Line):
-            drawn.append(styled(block.parts))
+            drawn.append(assemble_text(block.parts))
         else:
             drawn += [Text(line) for line in lines(block)]
     return Group(*drawn)
@@ -93,24 +93,24 @@ def _grid(
     return drawn
 
 
-def styled(parts: Iterable[Part]) -> Text:
+def assemble_text(parts: Iterable[Part]) -> Text:
     return Text.assemble(*parts)
 
 
 def _draw_line(screen: Console, line: str) -> None:
     """A line, and what does not fit into it below, indented."""
-    text = styled(line.parts) if isinstance(line, Line) else Text(line)
+    text = assemble_text(line.parts) if isinstance(line, Line) else Text(line)
     if text.cell_len <= screen.width:
         screen.print(text, soft_wrap=True)
         return
     indent = len(line) - len(line.lstrip(" "))
     hang = line.hang if isinstance(line, Line) else 0
-    first, *more = text[indent:].wrap(screen, max(screen.width - indent, LEAST), overflow="fold")
+    first, *more = text[indent:].wrap(screen, max(screen.width - indent, MIN_TEXT_WIDTH), overflow="fold")
     rows = [first]
     if more:
         rest = text[indent + len(first) :]
         rest = rest[len(rest) - len(rest.plain.lstrip(" ")) :]
-        rows += rest.wrap(screen, max(screen.width - indent - hang, LEAST), overflow="fold")
+        rows += rest.wrap(screen, max(screen.width - indent - hang, MIN_TEXT_WIDTH), overflow="fold")
     for number, row in enumerate(rows):
         row.rstrip()
         screen.print(Text(" " * (indent + (hang if number else 0))) + row, soft_wrap=True)

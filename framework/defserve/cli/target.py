@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.search_path import add_folder
-from defserve.client.targets import installed, is_address, is_code, is_file
+from defserve.client.targets import find_installed_servers, is_address, is_code, is_file
 from defserve.errors import PeerGone, UsageError, did_you_mean
 from defserve.tooling.loading import load_quietly
 
@@ -77,8 +77,8 @@ def resolve(words: list[str], module: str | None, command: list[str] | None) -> 
         return ServerTarget(address=named)
     if named.endswith(".toml"):
         return _kernel(named)
-    found = configured(named)
-    return _reached(found) if found is not None else ServerTarget(load(named))
+    found = find_configured_server(named)
+    return _make_target(found) if found is not None else ServerTarget(load(named))
 
 
 def _kernel(named: str) -> ServerTarget:
@@ -121,7 +121,7 @@ def _address_of(config: Path, process: int, said: str) -> str:
 
 def is_target(named: str) -> bool:
     """Whether a word names a server: an address, the file of a kernel, code, or a server of a `.mcp.json`."""
-    return is_address(named) or named.endswith(".toml") or configured(named) is not None or is_code(named)
+    return is_address(named) or named.endswith(".toml") or find_configured_server(named) is not None or is_code(named)
 
 
 def of_project() -> str | None:
@@ -143,7 +143,7 @@ def resolve_only(words: list[str], module: str | None, command: list[str] | None
     return target
 
 
-def configured(named: str) -> ConfiguredServer | None:
+def find_configured_server(named: str) -> ConfiguredServer | None:
     """The server of a `.mcp.json` with this name; None if the name is code of this environment, or unknown."""
     if not is_file(named):
         _search_here()
@@ -154,8 +154,8 @@ def configured(named: str) -> ConfiguredServer | None:
     return find(named)
 
 
-def _reached(found: ConfiguredServer) -> ServerTarget:
-    how = found.filled()
+def _make_target(found: ConfiguredServer) -> ServerTarget:
+    how = found.fill_variables()
     if how.url:
         return ServerTarget(address=how.url, headers=how.headers)
     return ServerTarget(command=(how.command, *how.args), env=how.env, cwd=found.folder)
@@ -182,7 +182,7 @@ def load(target: str) -> Any:
 
 def refuse_configured(target: str) -> None:
     """Raises UsageError if `target` is a server of a `.mcp.json`: that is a command, and code is needed."""
-    if found := configured(target):
+    if found := find_configured_server(target):
         raise UsageError(
             f"{target!r} is a server of {found.path}; only code can be served",
             fix=f"name server.py or module:name; to use this one: defserve list {target}",
@@ -191,9 +191,9 @@ def refuse_configured(target: str) -> None:
 
 def _refuse_unknown(target: str) -> None:
     """Raises UsageError if there are other names to suggest."""
-    from defserve.tooling.client_settings import known, nearest
+    from defserve.tooling.client_settings import list_configured_servers, nearest
 
-    if names := [*known(), *(each.name for each in installed())]:
+    if names := [*list_configured_servers(), *(each.name for each in find_installed_servers())]:
         places = "not a module or an installed server" + (f", nor a server of {file}" if (file := nearest()) else "")
         raise UsageError(
             f"{target!r} is {places}",

@@ -82,11 +82,11 @@ async def connect(
     }
     SILENT_SERVERS.use_file(cache_file())
     try:
-        with explained(target.address, is_signed_in=_is_signed_in(target, options)):
+        with explain_http_errors(target.address, is_signed_in=_is_signed_in(target, options)):
             if target.server is not None:
                 async with AsyncExitStack() as stack:
                     starting = target.server.connect(**chosen)
-                    yield await _started(stack, starting, options)
+                    yield await _start_client(stack, starting, options)
             else:
                 async with Client(await link_to(target, options), **chosen) as client:
                     yield client
@@ -95,7 +95,9 @@ async def connect(
         raise PeerTimeout(f"{error.message}\n  fix: {look}--timeout waits longer") from None
 
 
-async def _started(stack: AsyncExitStack, starting: AbstractAsyncContextManager[Client], options: Namespace) -> Client:
+async def _start_client(
+    stack: AsyncExitStack, starting: AbstractAsyncContextManager[Client], options: Namespace
+) -> Client:
     """A client of a server of this process. Raises UsageError with the author's frames if its lifespan fails."""
     try:
         return await stack.enter_async_context(starting)
@@ -163,7 +165,7 @@ SCOPES: Final = re.compile(r'scope="([\w:./ -]{1,1000})"', re.ASCII)
 
 
 @contextmanager
-def explained(address: str, *, is_signed_in: bool = False) -> Generator[None]:
+def explain_http_errors(address: str, *, is_signed_in: bool = False) -> Generator[None]:
     """What HTTP refuses in this block is raised as UsageError or PeerGone, with what helps.
 
     `is_signed_in` says that the token comes from `defserve login`, not from the command line.
@@ -292,7 +294,7 @@ MORE: Final = "(-v shows every frame)"
 
 def brief_tracebacks() -> AbstractContextManager[None]:
     """While the block runs, tracebacks in the log of a server show only the author's frames."""
-    return filtered(logging.getLogger("defserve"), _Brief())
+    return filter_log(logging.getLogger("defserve"), _Brief())
 
 
 class _Brief(logging.Filter):
@@ -315,7 +317,7 @@ def brief(text: str) -> str:
 
 
 @contextmanager
-def filtered(log: logging.Logger, by: logging.Filter) -> Generator[None]:
+def filter_log(log: logging.Logger, by: logging.Filter) -> Generator[None]:
     log.addFilter(by)
     try:
         yield

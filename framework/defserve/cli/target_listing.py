@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from defserve.cli.screen_blocks import Part, state
 from defserve.cli.target import ServerTarget
-from defserve.cli.target_connection import connect, filtered
+from defserve.cli.target_connection import connect, filter_log
 from defserve.client.client import Client
 from defserve.client.eras import ERAS
 from defserve.client.mgp.server_claims import tool_security
@@ -65,7 +65,7 @@ async def lists_of(client: Client, notes: list[str]) -> dict[str, list[dict[str,
     lists: dict[str, list[dict[str, Any]]] = {}
     for kind, (needed, method, verb) in KINDS.items():
         items, note = await list_if_known(method, verb(client)) if needed in client.capabilities else ListedItems([])
-        lists[kind] = checked(kind, items)
+        lists[kind] = check_items(kind, items)
         if note:
             notes.append(note)
     return lists
@@ -118,7 +118,7 @@ MEMBERS: Final[Mapping[str, tuple[type, bool]]] = {
 NAMED: Final[Mapping[str, str]] = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
 
 
-def checked(kind: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def check_items(kind: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The items of a list, unchanged. Raises PeerError for one that has a member of a wrong type."""
     for number, item in enumerate(items):
         if (problem := next(iter(_problems(kind, item)), None)) is not None:
@@ -207,9 +207,9 @@ async def not_connected(client: Client) -> dict[str, str]:
     return {id: str(object_of(state).get("note") or "it is not connected") for id, state in states.items()}
 
 
-def told_once() -> AbstractContextManager[None]:
+def suppress_repeated_logs() -> AbstractContextManager[None]:
     """While the block runs, the log says the same about a mounted server only once. Each attempt to start it tells."""
-    return filtered(logging.getLogger("defserve.proxying"), _Once())
+    return filter_log(logging.getLogger("defserve.proxying"), _Once())
 
 
 class _Once(logging.Filter):

@@ -17,9 +17,9 @@ from select import select
 from threading import Event
 from typing import Any, Final
 
-from defserve.cli.screen import prompt_for, tell
-from defserve.cli.screen_blocks import Line, counted
-from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline, agrees, settled
+from defserve.cli.screen import prompt_for, show_stderr
+from defserve.cli.screen_blocks import Line, format_count
+from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline, agrees, maybe_await
 from defserve.client.mgp.server_claims import ListedSecurity
 from defserve.client.replies import object_of, texts_of
 from defserve.core.json_values import is_array, is_object, read_required
@@ -70,7 +70,7 @@ class PreparedAnswers:
         async def ask_url(message: str, address: str) -> Any:
             assert url is not None
             with self._around():
-                return await settled(url(message, address))
+                return await maybe_await(url(message, address))
 
         return Answers(ask=self._ask if self.can_answer else None, ask_url=ask_url if url is not None else None)
 
@@ -103,16 +103,16 @@ class PreparedAnswers:
         if self._yes and is_yes_or_no(schema):
             return dict.fromkeys(object_of(schema.get("properties")), True)
         if self._left:
-            return self._prepared(self._left.pop(0), message, schema)
+            return self._resolve_answer(self._left.pop(0), message, schema)
         if self._terminal.ask is not None:
             with self._around():
-                return await settled(self._terminal.ask(message, schema))
+                return await maybe_await(self._terminal.ask(message, schema))
         self.unanswered = UsageError(
             f"nobody can answer {message!r}", fix=f"run it at a terminal, or add {_option(schema)}"
         )
         raise self.unanswered
 
-    def _prepared(self, answer: Any, message: str, schema: dict[str, Any]) -> dict[str, Any]:
+    def _resolve_answer(self, answer: Any, message: str, schema: dict[str, Any]) -> dict[str, Any]:
         """Raises UsageError for fields that the question does not have, or needs: they would count as no answer."""
         fields = list(object_of(schema.get("properties")))
         if not is_object(answer) and len(fields) == 1:
@@ -121,7 +121,7 @@ class PreparedAnswers:
             problem = f"the question {message!r} has {len(fields)} fields, and {json.dumps(answer)} is one value"
         elif fields and (unknown := [name for name in answer if name not in fields]):
             problem = f"the question {message!r} has no field {unknown[0]!r}"
-        elif lacking := [name for name in _needed_fields(schema) if name not in answer]:
+        elif lacking := [name for name in _list_required_fields(schema) if name not in answer]:
             problem = f"the question {message!r} needs the field {lacking[0]!r}"
         else:
             return answer
@@ -129,7 +129,7 @@ class PreparedAnswers:
         raise self.unanswered
 
 
-def _needed_fields(schema: dict[str, Any]) -> list[str]:
+def _list_required_fields(schema: dict[str, Any]) -> list[str]:
     """The required fields of a form that have no default."""
     properties = object_of(schema.get("properties"))
     return [name for name in texts_of(schema.get("required")) if "default" not in object_of(properties.get(name))]
@@ -200,18 +200,18 @@ def terminal_answers(read: Read | None = None) -> Answers:
     """
 
     async def ask(message: str, schema: dict[str, Any]) -> Any:
-        with _typed() if read is None else nullcontext(read) as line:
+        with _open_line_reader() if read is None else nullcontext(read) as line:
             return await asyncio.to_thread(fill_in, message, schema, line)
 
     async def ask_url(message: str, url: str) -> Decision:
-        with _typed() if read is None else nullcontext(read) as line:
+        with _open_line_reader() if read is None else nullcontext(read) as line:
             return await asyncio.to_thread(agree, f"{message}\nOpen {url} and come back.", line)
 
     return Answers(ask=ask, ask_url=ask_url)
 
 
 @contextmanager
-def _typed() -> Generator[Read]:
+def _open_line_reader() -> Generator[Read]:
     """Reads lines of stdin while the block runs. A read that still waits at its end is the end of input.
 
     A thread that waits in `readline` cannot be stopped, and the process would wait for it.
@@ -221,14 +221,14 @@ def _typed() -> Generator[Read]:
         return
     is_over = Event()
 
-    def read() -> str:
+    def read_line() -> str:
         while not is_over.is_set():
             if select([sys.stdin], [], [], LOOK_SECONDS)[0]:
                 return sys.stdin.readline()
         return ""
 
     try:
-        yield read
+        yield read_line
     finally:
         is_over.set()
 
@@ -240,14 +240,14 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
     asked for again.
     """
     if (problem := form_problem(schema)) is not None:
-        tell(f"The server asks with a form that cannot be shown: {problem}.")
+        show_stderr(f"The server asks with a form that cannot be shown: {problem}.")
         return Cancel
     properties: dict[str, dict[str, Any]] = schema.get("properties") or {}
     if not properties:
         return agree(message, read)
     beside = _last_line(message) if is_yes_or_no(schema) else None
     if beside is None:
-        tell("", *_lines(message))
+        show_stderr("", *_lines(message))
     content: dict[str, Any] = {}
     required = read_required(schema)
     for name, field in properties.items():
@@ -282,7 +282,7 @@ def _lines(message: str) -> list[Line]:
 def _last_line(message: str) -> Line:
     """The line of a message that is answered beside it. The lines above it are printed."""
     *above, last = _lines(message)
-    tell("", *above)
+    show_stderr("", *above)
     return last
 
 
@@ -297,7 +297,7 @@ def _label(name: str, field: Field, *, is_lone: bool) -> Line:
 def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
     """What is typed, as its type; None for an empty line at an optional field; Cancel after the last try."""
     if _has_titles(field):
-        tell(*([label] if label.strip() else []), *_menu(field))
+        show_stderr(*([label] if label.strip() else []), *_menu(field))
         label = Line("  ")
     space = " " if label.strip() else ""
     unclear = empty = 0
@@ -315,14 +315,14 @@ def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
             return False
         if not text:
             empty += 1
-            tell(Line(f"  {NEEDED}"))
+            show_stderr(Line(f"  {NEEDED}"))
             continue
         try:
-            return _read(text, field)
+            return _parse_answer(text, field)
         except UnclearAnswer as error:
             unclear += 1
-            tell(Line(f"  {error}"))
-    tell(Line("  the question is dismissed, because nothing that fits was typed"))
+            show_stderr(Line(f"  {error}"))
+    show_stderr(Line("  the question is dismissed, because nothing that fits was typed"))
     return Cancel
 
 
@@ -367,10 +367,10 @@ def _is_several(field: Field) -> bool:
     return field.get("type") == "array"
 
 
-def _read(text: str, field: Field) -> Any:
+def _parse_answer(text: str, field: Field) -> Any:
     """The answer that is meant, within its bounds. Raises UnclearAnswer."""
     value = _value(text, field)
-    if (problem := bound_problem(value, field)) is not None:
+    if (problem := find_bound_problem(value, field)) is not None:
         raise UnclearAnswer(f"type {problem}")
     return value
 
@@ -383,9 +383,9 @@ def _value(text: str, field: Field) -> Any:
             raise UnclearAnswer("type y or n")
         return YES_OR_NO[text.lower()]
     if choices and not _is_several(field):
-        return _chosen(text, field)
+        return _parse_choice(text, field)
     if choices and not text.startswith("["):
-        return [_chosen(word.strip(), field) for word in text.split(",")]
+        return [_parse_choice(word.strip(), field) for word in text.split(",")]
     if kind not in KINDS:
         return text
     types, example = KINDS[kind]
@@ -398,7 +398,7 @@ def _value(text: str, field: Field) -> Any:
     return value
 
 
-def _chosen(text: str, field: Field) -> Any:
+def _parse_choice(text: str, field: Field) -> Any:
     """The value that is meant: by itself, its label, or its number among the choices. Raises UnclearAnswer.
 
     Values that are numbers and have no labels are only chosen by themselves: a person who types 2 may mean 20.
@@ -487,7 +487,7 @@ def bounds_of(field: Field) -> str:
     return ", ".join(words for words, _ in _rules(field))
 
 
-def bound_problem(value: Any, field: Field) -> str | None:
+def find_bound_problem(value: Any, field: Field) -> str | None:
     """What to type instead of a value that is out of bounds; None if it is fine."""
     return next((words for words, fits in _rules(field) if not fits(value)), None)
 
@@ -497,10 +497,10 @@ def _rules(field: Field) -> list[tuple[str, Callable[[Any], bool]]]:
     if kind in ("integer", "number"):
         return _number(field)
     if kind == "array":
-        return _counted(field, "minItems", "maxItems", "item")
+        return _make_length_rules(field, "minItems", "maxItems", "item")
     if kind != "string":
         return []
-    rules = _counted(field, "minLength", "maxLength", "character")
+    rules = _make_length_rules(field, "minLength", "maxLength", "character")
     if (known := FORMATS.get(str(field.get("format")))) is not None:
         words, pattern = known
         rules.insert(0, (words, lambda value: pattern.fullmatch(value) is not None))
@@ -524,14 +524,14 @@ def _number(field: Field) -> list[tuple[str, Callable[[Any], bool]]]:
     return rules
 
 
-def _counted(field: Field, least: str, most: str, thing: str) -> list[tuple[str, Callable[[Any], bool]]]:
+def _make_length_rules(field: Field, least: str, most: str, thing: str) -> list[tuple[str, Callable[[Any], bool]]]:
     low, high = _figure(field, least) or 0, _figure(field, most)
     if high is not None and low:
-        words = counted(high, thing) if low == high else f"{low} to {counted(high, thing)}"
+        words = format_count(high, thing) if low == high else f"{low} to {format_count(high, thing)}"
     elif high is not None:
-        words = f"at most {counted(high, thing)}"
+        words = f"at most {format_count(high, thing)}"
     elif low:
-        words = f"at least {counted(low, thing)}"
+        words = f"at least {format_count(low, thing)}"
     else:
         return []
     return [(words, lambda value: low <= len(value) and (high is None or len(value) <= high))]

@@ -23,7 +23,7 @@ from defserve.cli.target import ServerTarget, headers_of
 from defserve.cli.target_connection import connect
 from defserve.client.client import Client
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.kernel.control import ask, located_kernel
+from defserve.kernel.control import ask, locate_kernel
 from defserve.tooling.listing import LISTING_OFFER
 
 # -- What a server or kernel says of itself at one moment, and what happened between two moments.
@@ -119,7 +119,7 @@ class TopSnapshot:
 
 Source = Callable[[], Awaitable[TopSnapshot]]
 
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 SECONDS: Final = 5.0
 OK, FORBIDDEN = 200, 403
 SCHEMES: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
@@ -131,7 +131,7 @@ MAY_NOT_READ: Final = "this token may not read its metrics: it needs the scope m
 def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> Source:
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
-        return _KernelSource(located_kernel(target), options.pid)
+        return _KernelSource(locate_kernel(target), options.pid)
     if (scheme := urlsplit(target).scheme) in SCHEMES:
         return _ServerSource(target, options, stack)
     if scheme == "unix":
@@ -192,7 +192,7 @@ class _ServerSource:
         self._tells_health = True
 
     async def __call__(self) -> TopSnapshot:
-        client = await self._connected()
+        client = await self._ensure_client()
         facts = await self._health(client)
         status, text = await self._metrics()
         name = str(client.server_info.get("name") or self._address)
@@ -201,7 +201,7 @@ class _ServerSource:
         tools, gauges = read_metrics(text)
         return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools, workers=read_workers(text))
 
-    async def _connected(self) -> Client:
+    async def _ensure_client(self) -> Client:
         if self._client is None:
             opening = connect(ServerTarget(address=self._address), self._options, offer=LISTING_OFFER)
             self._client = await self._stack.enter_async_context(opening)
@@ -249,7 +249,7 @@ class _ServerSource:
             # The address was checked to have one of these schemes.
             where = urljoin(f"{SCHEMES[scheme.lower()]}:{rest}", "metrics")
             with urlopen(Request(where, headers=headers), timeout=SECONDS) as response:
-                return OK, response.read(MOST_BYTES).decode(errors="replace")
+                return OK, response.read(MAX_RESPONSE_BYTES).decode(errors="replace")
         except HTTPError as refused:
             refused.close()
             return refused.code, ""
@@ -267,7 +267,7 @@ def get(path: str, report: str, headers: Mapping[str, str]) -> tuple[int, str]:
     try:
         connection.request("GET", report, headers=dict(headers))
         response = connection.getresponse()
-        return response.status, response.read(MOST_BYTES).decode(errors="replace")
+        return response.status, response.read(MAX_RESPONSE_BYTES).decode(errors="replace")
     except (OSError, HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise PeerGone(f"nobody answers at unix:{path}: {reason}") from None
@@ -308,7 +308,7 @@ OF_WORKERS: Final = {
     CALLS: "calls",
     IN_FLIGHT: "in_flight",
 }
-MOST_WORKERS: Final = 1024
+MAX_WORKERS: Final = 1024
 INFINITE: Final = (float("inf"), float("-inf"))
 
 
@@ -318,7 +318,7 @@ def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
         found = SAMPLE.fullmatch(line)
         if line.startswith("#") or found is None:
             continue
-        labels = {each["name"]: _unescaped(each["value"]) for each in LABEL.finditer(found["labels"] or "")}
+        labels = {each["name"]: _unescape_label(each["value"]) for each in LABEL.finditer(found["labels"] or "")}
         try:
             value = float(found["value"])
         except ValueError:
@@ -356,7 +356,7 @@ def read_workers(text: str) -> dict[str, WorkerFigures]:
     found: dict[str, dict[str, float]] = {}
     for name, labels, value in samples(text):
         number = labels.get("worker", "")
-        if not number or value in INFINITE or (number not in found and len(found) >= MOST_WORKERS):
+        if not number or value in INFINITE or (number not in found and len(found) >= MAX_WORKERS):
             continue
         figures = found.setdefault(number, {})
         if name == INFO and labels.get("pid", "").isdecimal():
@@ -367,7 +367,7 @@ def read_workers(text: str) -> dict[str, WorkerFigures]:
     return {number: WorkerFigures(**found[number]) for number in order}
 
 
-def _unescaped(text: str) -> str:
+def _unescape_label(text: str) -> str:
     return ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
 
 

@@ -17,7 +17,7 @@ from defserve.client.conversation import Progress, RequestObserver
 from defserve.client.replies import Json, object_of
 from defserve.errors import MethodNotFound, PeerError, UsageError
 
-MOST_ROUNDS = 16
+MAX_INPUT_ROUNDS = 16
 
 
 class Decision(Enum):
@@ -91,16 +91,16 @@ class Answers:
         if params.get("mode") == "url":
             if self.ask_url is None:
                 raise MethodNotFound("this client does not open URLs for the server")
-            return _decided(await settled(self.ask_url(message, str(params.get("url", "")))))
+            return _to_elicit_result(await maybe_await(self.ask_url(message, str(params.get("url", "")))))
         if self.ask is None:
             raise MethodNotFound("this client does not answer questions")
         schema = object_of(params.get("requestedSchema"))
-        return _decided(of_one_field(await settled(self.ask(message, schema)), schema), _defaults(schema))
+        return _to_elicit_result(of_one_field(await maybe_await(self.ask(message, schema)), schema), _defaults(schema))
 
     async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.sample is None:
             raise MethodNotFound("this client has no model to sample")
-        sampled = await settled(self.sample(params))
+        sampled = await maybe_await(self.sample(params))
         if isinstance(sampled, str):
             content = {"type": "text", "text": sampled}
             return {"role": "assistant", "content": content, "model": "unknown", "stopReason": "endTurn"}
@@ -109,7 +109,7 @@ class Answers:
     async def _roots(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.roots is None:
             raise MethodNotFound("this client has no roots")
-        roots: Sequence[Root] = await settled(self.roots()) if callable(self.roots) else self.roots
+        roots: Sequence[Root] = await maybe_await(self.roots()) if callable(self.roots) else self.roots
         return {"roots": [{"uri": root} if isinstance(root, str) else root for root in roots]}
 
     async def _ping(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ async def in_rounds(
     Raises PeerError if the server asks for something that was not offered, or never stops asking.
     """
     result = await ask(params)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_INPUT_ROUNDS):
         wanting = object_of(result)
         if wanting.get("resultType") != "input_required":
             return result
@@ -140,7 +140,7 @@ async def in_rounds(
         if "requestState" in wanting:
             again["requestState"] = wanting["requestState"]
         result = await ask(again)
-    raise PeerError(f"the server still asks for input after {MOST_ROUNDS} rounds")
+    raise PeerError(f"the server still asks for input after {MAX_INPUT_ROUNDS} rounds")
 
 
 async def responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
@@ -157,7 +157,7 @@ async def responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
     return responses
 
 
-def _decided(answer: Any, defaults: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def _to_elicit_result(answer: Any, defaults: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     if answer is Accept and defaults:
         return {"action": "accept", "content": dict(defaults)}
     if isinstance(answer, Decision):
@@ -198,7 +198,7 @@ def plain(answer: Any) -> Any:
     return dump(mode="json") if dump else answer
 
 
-async def settled(value: Any) -> Any:
+async def maybe_await(value: Any) -> Any:
     """What a handler returned, awaited if it is asynchronous."""
     return await value if inspect.isawaitable(value) else value
 
@@ -221,7 +221,7 @@ async def agrees(answers: Answers, message: str, name: str) -> bool | None:
     """Whether the person says yes. None if nobody can be asked, or the person cancelled the question."""
     if answers.ask is None:
         return None
-    answer = await settled(answers.ask(message, form(name, {"type": "boolean"})))
+    answer = await maybe_await(answers.ask(message, form(name, {"type": "boolean"})))
     if answer is Accept or answer is Decline:
         return answer is Accept
     return None if answer is Cancel else field_value(answer, name) is True
@@ -253,7 +253,7 @@ class Caller(Protocol):
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None: ...
 
-    def say(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]: ...
+    def notify_soon(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]: ...
 
     async def call_raw(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, fields: Mapping[str, Any] | None = None
@@ -261,7 +261,7 @@ class Caller(Protocol):
 
     async def value(self, tool: str, result: Json) -> Any: ...
 
-    async def listed(self, tool: str, *, again: bool = False) -> Json: ...
+    async def find_tool(self, tool: str, *, again: bool = False) -> Json: ...
 
     async def resources(self) -> list[Json]: ...
 

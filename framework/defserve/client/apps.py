@@ -17,7 +17,7 @@ from defserve.client.replies import Json, object_of, text_of
 from defserve.core.json_values import is_array
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from defserve.errors import PeerError, UsageError
-from defserve.protocols.mcp.app_policy import MIME_TYPE, SCHEME, allowed_features, content_policy
+from defserve.protocols.mcp.app_policy import MIME_TYPE, SCHEME, content_policy, list_allowed_features
 from defserve.protocols.mcp.errors import SERVER_KEY
 from defserve.version import VERSION
 
@@ -28,7 +28,7 @@ async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> Re
     Raises UsageError for a tool that has no view, or is not for models; PeerError for a view that no host may show, and
     for a result without a text, which hosts without views need.
     """
-    listed = await client.listed(tool, again=True)
+    listed = await client.find_tool(tool, again=True)
     uri = view_uri(listed)
     if uri is None:
         raise UsageError(
@@ -78,7 +78,7 @@ def _view(uri: str, read: Any) -> tuple[str, Json]:
 
 
 PROTOCOL: Final = "2026-01-26"
-MOST_RECEIVED: Final = 1000
+MAX_RECEIVED_MESSAGES: Final = 1000
 
 # Requests that a host only takes note of. Their answer is empty.
 NOTED: Final = frozenset(("ping", "ui/open-link", "ui/message", "ui/update-model-context"))
@@ -97,7 +97,7 @@ Permit: TypeAlias = Callable[[str, Json], Awaitable[bool]]
 class AppHost(Protocol):
     """What a view needs of the client of its server."""
 
-    async def listed(self, tool: str, *, again: bool = False) -> Json: ...
+    async def find_tool(self, tool: str, *, again: bool = False) -> Json: ...
     async def call_raw(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Json: ...
     async def value(self, tool: str, result: Json) -> Any: ...
     async def read(self, uri: str) -> list[Json]: ...
@@ -119,7 +119,7 @@ class RenderedApp:
         self.arguments, self.result = arguments, result
         self.policy: str = content_policy(ui.get("csp"))
         """The `Content-Security-Policy`. It allows the origins that the view names, and nothing else."""
-        self.permissions: list[str] = allowed_features(ui.get("permissions"))
+        self.permissions: list[str] = list_allowed_features(ui.get("permissions"))
         """Features that the view wishes for, as an `allow` attribute names them."""
         self.border: bool | None = ui["prefersBorder"] if isinstance(ui.get("prefersBorder"), bool) else None
         """Whether the view wants a border; None leaves it to the host."""
@@ -137,7 +137,7 @@ class RenderedApp:
         """Asked with the method and params of each request of the view that would have an effect (a call of a tool that
         views may call, a link, a message to the model), or reaches another server than the view's own. On False the
         view gets an error. None permits all that is of the view's own server, and nothing else."""
-        self.received: deque[tuple[str, Json]] = RecentItems(MOST_RECEIVED)
+        self.received: deque[tuple[str, Json]] = RecentItems(MAX_RECEIVED_MESSAGES)
         """Method and params of what the view sent last, up to 16 MiB."""
 
     @property
@@ -151,7 +151,7 @@ class RenderedApp:
 
     async def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool as the view does. Raises UsageError for one that is not visible to views."""
-        listed = await self._client.listed(tool, again=True)
+        listed = await self._client.find_tool(tool, again=True)
         if not is_visible_to("app", listed):
             raise UsageError(f"views may not call tool {tool!r}", fix='drop visible_to="model", or check its name')
         if not await self._may_reach([listed], "tools/call", {"name": tool, "arguments": arguments}):
@@ -181,7 +181,7 @@ class RenderedApp:
             "ui/initialize": self._initialize,
             "ui/request-display-mode": self._display,
             "tools/call": self._call,
-            "resources/read": self._read,
+            "resources/read": self._read_resource,
         }
         if (handler := handlers.get(method)) is None:
             return _error(METHOD_NOT_FOUND, f"Method not found: {method[:64]}")
@@ -209,7 +209,7 @@ class RenderedApp:
 
     async def _call(self, params: Json) -> Json:
         name = params.get("name")
-        listed: Json = await self._client.listed(name, again=True) if isinstance(name, str) else {}
+        listed: Json = await self._client.find_tool(name, again=True) if isinstance(name, str) else {}
         if not isinstance(name, str) or not is_visible_to("app", listed):
             return _error(INVALID_PARAMS, "Views may not call this tool")
         is_own = self._is_own(listed)
@@ -220,7 +220,7 @@ class RenderedApp:
     async def _may(self, method: str, params: Json) -> bool:
         return self.permit is None or await self.permit(method, params)
 
-    async def _read(self, params: Json) -> Json:
+    async def _read_resource(self, params: Json) -> Json:
         if not isinstance(uri := params.get("uri"), str):
             return _error(INVALID_PARAMS, "Invalid params: uri is required")
         result = await self._client.request("resources/read", {"uri": uri})

@@ -30,7 +30,7 @@ class HostAuditTrail:
         self._sinks = sinks
         self.server_id = ""
 
-    def keep(self, about: object, record: Mapping[str, Any]) -> None:
+    def append_record(self, about: object, record: Mapping[str, Any]) -> None:
         """Hand a record to every sink. `about` names it in the log if one fails."""
         for sink in self._sinks:
             try:
@@ -76,7 +76,7 @@ class MgpAuditTrail(HostAuditTrail):
     ) -> None:
         """Record something that this host did, saw or refused."""
         target = {"server_id": self.server_id} | ({"tool_name": tool} if tool is not None else {})
-        self.keep(
+        self.append_record(
             event_type,
             {
                 "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
@@ -90,7 +90,7 @@ class MgpAuditTrail(HostAuditTrail):
             },
         )
 
-    def executed(self, tool: str, trace_id: str, outcome: Mapping[str, Any] | BaseException) -> None:
+    def record_sent_call(self, tool: str, trace_id: str, outcome: Mapping[str, Any] | BaseException) -> None:
         """Record how a call that was sent ended, as this host saw it."""
         self.calls += 1
         result, details = "SUCCESS", dict[str, Any]()
@@ -101,7 +101,7 @@ class MgpAuditTrail(HostAuditTrail):
             result = "FAILURE"
         self.report("TOOL_EXECUTED", trace_id=trace_id, tool=tool, result=result, details=details)
 
-    def requested(self, method: str, params: Mapping[str, Any], error: PeerError | None) -> None:
+    def record_request(self, method: str, params: Mapping[str, Any], error: PeerError | None) -> None:
         """Record a request of MGP that changes something."""
         if (event := EVENT_BY_METHOD.get(method)) is not None:
             about = {name: params[name] for name in ("agent_id", "tool_name", "reason") if name in params}
@@ -109,7 +109,7 @@ class MgpAuditTrail(HostAuditTrail):
                 about["error"] = type(error).__name__
             self.report(event, result="SUCCESS" if error is None else "FAILURE", details=about)
 
-    def blocked(self, tool: str, refusal: Refused, trace_id: str) -> None:
+    def record_blocked_call(self, tool: str, refusal: Refused, trace_id: str) -> None:
         """Record a call that was refused before it was sent."""
         if isinstance(refusal, Rejected):
             details = {
@@ -123,11 +123,11 @@ class MgpAuditTrail(HostAuditTrail):
             "TOOL_BLOCKED", trace_id=trace_id, tool=tool, result="BLOCKED", details={"reason": refusal.error_type}
         )
 
-    def received(self, event: Mapping[str, Any]) -> None:
+    def record_server_event(self, event: Mapping[str, Any]) -> None:
         """Keep an event that the server sent. `reported_by` marks it as that server's claim, whatever it says."""
         self.reports += 1
         claim = {name: value for name, value in redact(dict(event)).items() if name != "observed_by"}
-        self.keep(event.get("event_type"), {**claim, "reported_by": self.server_id})
+        self.append_record(event.get("event_type"), {**claim, "reported_by": self.server_id})
 
 
 # -- MGP §6.3: a server that keeps the audit trail of others. Events that cannot be sent to it are logged by this host.
@@ -149,14 +149,14 @@ class AuditServer:
         """Send an event soon. Raises PeerError for a `durable` event: this sink cannot tell when it is stored."""
         if durable:
             raise PeerError("an audit server cannot confirm that an event is stored: use an AuditLog")
-        self._loop.call_soon_threadsafe(self._take, event)
+        self._loop.call_soon_threadsafe(self._enqueue_event, event)
 
     async def flush(self) -> None:
         """Wait until every event so far is sent, or logged."""
         await asyncio.sleep(0)  # an event appended just now is still on its way to the queue
         await self._waiting.join()
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _enqueue_event(self, event: Mapping[str, Any]) -> None:
         size = weight_of(event)
         if self._bytes + size > MAX_UNREAD_BYTES:
             log.warning("the audit server does not read: an event is logged here instead")
@@ -185,7 +185,7 @@ class AuditServer:
 
 Outcome: TypeAlias = Literal["success", "failure", "timeout", "refused", "cancelled"]
 
-LONGEST_TEXT: Final = 200
+MAX_TEXT_LENGTH: Final = 200
 
 
 class McplAuditTrail(HostAuditTrail):
@@ -203,12 +203,12 @@ class McplAuditTrail(HostAuditTrail):
             "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
             "serverId": self.server_id,
             "method": method,
-            "featureSet": _bounded_name(feature_set),
-            "inferenceId": _bounded_name(inference_id),
+            "featureSet": _truncate_name(feature_set),
+            "inferenceId": _truncate_name(inference_id),
             "outcome": outcome,
             "details": redact({name: value for name, value in details.items() if value is not None}),
         }
-        self.keep(method, {name: value for name, value in record.items() if value is not None})
+        self.append_record(method, {name: value for name, value in record.items() if value is not None})
 
     @contextmanager
     def watching(self, method: str, **about: Any) -> Generator[dict[str, Any]]:
@@ -216,15 +216,15 @@ class McplAuditTrail(HostAuditTrail):
         try:
             yield about
         except BaseException as error:
-            reason = str(error)[:LONGEST_TEXT] or type(error).__name__
+            reason = str(error)[:MAX_TEXT_LENGTH] or type(error).__name__
             self.report(method, _outcome(error), **{**about, "reason": reason})
             raise
         self.report(method, about.pop("outcome", "success"), **about)
 
 
-def _bounded_name(given: object) -> str | None:
+def _truncate_name(given: object) -> str | None:
     """A name as the server wrote it; None if it is not a string."""
-    return given[:LONGEST_TEXT] if isinstance(given, str) else None
+    return given[:MAX_TEXT_LENGTH] if isinstance(given, str) else None
 
 
 def _outcome(error: BaseException) -> Outcome:

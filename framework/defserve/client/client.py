@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anyio import CancelScope
 
-from defserve.client.answers import Answers, in_rounds, settled
+from defserve.client.answers import Answers, in_rounds, maybe_await
 from defserve.client.conversation import ClientConversation, Progress, RequestObserver
 from defserve.client.eras import (
     ClientOffer,
@@ -20,7 +20,7 @@ from defserve.client.eras import (
     SessionNews,
     SessionTerms,
     SubscribedNews,
-    merged,
+    merge_objects,
     open_conversation,
 )
 from defserve.client.link import Link
@@ -93,19 +93,19 @@ class Client(ServerRequests, MgpRequests):
     ) -> None:
         self.answers = answers or Answers()
         self.timeout = timeout
-        offered = merged(self.answers.capabilities(), capabilities or {})
+        offered = merge_objects(self.answers.capabilities(), capabilities or {})
         if apps:
             from defserve.protocols.mcp.app_policy import OFFER
 
-            offered = merged(offered, OFFER)
-        by_era = merged(mgp.capabilities(self.answers) if mgp else {}, mcpl.capabilities() if mcpl else {})
+            offered = merge_objects(offered, OFFER)
+        by_era = merge_objects(mgp.capabilities(self.answers) if mgp else {}, mcpl.capabilities() if mcpl else {})
         self._offer = ClientOffer(dict(info), offered, by_era)
         self._wanted_version = version
         self._methods = dict(methods or {})
         self._log_level = log_level or ("info" if on_log else None)
         self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
         self._conversation = ClientConversation(
-            link, on_request=self._asked, on_notification=self._heard, on_gone=self._on_peer_gone
+            link, on_request=self._answer_request, on_notification=self._heard, on_gone=self._on_peer_gone
         )
         self.mgp: MgpPeer | None = None
         """What was negotiated with the server, and what it was granted."""
@@ -132,7 +132,7 @@ class Client(ServerRequests, MgpRequests):
                 self._conversation, self._offer, self._wanted_version, self.timeout, self._prepare
             )
             if self.mcpl is not None:
-                await self.mcpl.opened()
+                await self.mcpl.send_initial_policy()
             if not (self.stateless or self.mgp or self.mcpl):
                 # What MGP and MCPL agreed on is more than this could say again.
                 self._conversation.keep_open(self._open_again)
@@ -147,7 +147,7 @@ class Client(ServerRequests, MgpRequests):
         for events in tuple(self._listeners):
             events.end()
         if self.mcpl is not None:
-            self.mcpl.closed()
+            self.mcpl.end_inboxes()
         await self._close()
 
     async def _prepare(self, agreement: SessionTerms) -> None:
@@ -278,7 +278,7 @@ class Client(ServerRequests, MgpRequests):
             params["_meta"] = dict(meta)
         return await self.request("tools/call", params, on_progress=on_progress or self._on_progress, timeout=timeout)
 
-    async def listed(self, tool: str, *, again: bool = False) -> Json:
+    async def find_tool(self, tool: str, *, again: bool = False) -> Json:
         """A tool as the server lists it; empty if it is not listed. The list is kept until the server says it changed.
 
         `again` asks for a new list if the kept one does not have the tool or, without a session, is older than its
@@ -388,12 +388,12 @@ class Client(ServerRequests, MgpRequests):
         send = follow_up if follow else ask
         mgp = self.mgp
 
-        async def guarded(params: Mapping[str, Any]) -> Json:
+        async def send_guarded(params: Mapping[str, Any]) -> Json:
             return await (send(params) if mgp is None else mgp.around(method, params, send, observer))
 
         if self.mcpl is not None and method == "tools/call":
-            return await self.mcpl.around(params or {}, guarded)
-        return await guarded(params or {})
+            return await self.mcpl.around(params or {}, send_guarded)
+        return await send_guarded(params or {})
 
     def lifecycle(self) -> LifecycleChanges:
         """Changes of the server's state: `async with client.lifecycle() as changes: async for change in changes`.
@@ -408,9 +408,9 @@ class Client(ServerRequests, MgpRequests):
         """Send any notification. Raises PeerGone if the server is gone."""
         await self._conversation.notify(method, params or {})
 
-    def say(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]:
+    def notify_soon(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]:
         """Send a notification from code that cannot await. The task is done when it was sent, or could not be."""
-        return self._conversation.say(method, params or {})
+        return self._conversation.notify_soon(method, params or {})
 
     @property
     def _mgp_peer(self) -> MgpPeer:
@@ -427,17 +427,17 @@ class Client(ServerRequests, MgpRequests):
     async def _returns_of(self, tool: str) -> Json | None:
         """The type that `tool` declares for its text; None also if the tools cannot be listed."""
         try:
-            found = await self.listed(tool)
+            found = await self.find_tool(tool)
         except PeerError as error:
             if not isinstance(error, PeerGone) and type(error) is not PeerError:
                 raise  # a server that is gone has still answered the call
             found, self._listed = {}, self._listed or {}
         return object_of(found.get("_meta")).get(RETURNS_KEY)
 
-    async def _asked(self, request: Request) -> Any:
+    async def _answer_request(self, request: Request) -> Any:
         method, params = request.method, request.params
         if (handler := self._methods.get(method)) is not None:
-            return await settled(handler(params))
+            return await maybe_await(handler(params))
         if self.mcpl is not None and self.mcpl.answers(method):
             return await self.mcpl.answer(method, params, request.id)
         return await self.answers.answer(method, params)
@@ -459,9 +459,9 @@ class Client(ServerRequests, MgpRequests):
 
     def _on_peer_gone(self, gone: PeerGone) -> None:
         if self.mgp is not None:
-            self.mgp.closed(gone.message)
+            self.mgp.record_disconnect(gone.message)
         if self.mcpl is not None:
-            self.mcpl.closed(gone)
+            self.mcpl.end_inboxes(gone)
         for events in tuple(self._listeners):
             events.end(gone)
 

@@ -65,7 +65,7 @@ class ClientConversation:
         self._on_gone = on_gone
         self._pending: dict[Id, PendingRequest] = {}
         self._last_id = 0
-        self._answering = PeerRequests(self._tell)
+        self._answering = PeerRequests(self._send_message)
         self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification)
         self._tasks = BackgroundTasks()
         self._reader: asyncio.Task[None] | None = None
@@ -80,11 +80,11 @@ class ClientConversation:
     def start(self) -> None:
         self._left = asyncio.get_running_loop().create_future()
         if self._pushing is not None:
-            self._pushing.push(self._received, self._leave)
+            self._pushing.push(self._feed_bytes, self._leave)
         else:
-            self._reader = asyncio.create_task(self._read(), name="defserve.client reader")
+            self._reader = asyncio.create_task(self._read_messages(), name="defserve.client reader")
 
-    def opened(self) -> None:
+    def mark_open(self) -> None:
         """Both sides have agreed: from now on the server cannot leave without `on_gone` being told."""
         self._opened = True
         if self._gone is not None:
@@ -322,7 +322,7 @@ class ClientConversation:
         """Takes what comes on the stream of a request beside its reply."""
 
         async def hear(message: Message, data: bytes) -> None:
-            self._incoming.take(message, data, pending)
+            self._incoming.feed_message(message, data, pending)
 
         return hear
 
@@ -340,7 +340,7 @@ class ClientConversation:
             pending.task.cancel()
         if self._gone:
             return None
-        return self.say("notifications/cancelled", {"requestId": pending.id, "reason": reason})
+        return self.notify_soon("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
     def start_answer(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
         """Run `work`, which answers the peer, in a task. While it runs, none of our deadlines passes.
@@ -352,32 +352,34 @@ class ClientConversation:
     async def notify(self, method: str, params: Params) -> None:
         if self._gone:
             raise self._departure()
-        await self._tell(encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}), method)
+        await self._send_message(
+            encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}), method
+        )
 
-    async def _tell(self, message: bytes, method: str | None = None) -> None:
+    async def _send_message(self, message: bytes, method: str | None = None) -> None:
         if self._sessions is None:
             await self._link.send(message)
         else:
-            await self._sessions.tell(method, message)
+            await self._sessions.send_message(method, message)
 
-    def say(self, method: str, params: Params) -> asyncio.Task[None]:
+    def notify_soon(self, method: str, params: Params) -> asyncio.Task[None]:
         """Send a notification in another task. It is not an error if the peer has left."""
-        return self._tasks.start(self._say(method, params))
+        return self._tasks.start(self._try_notify(method, params))
 
-    async def _say(self, method: str, params: Params) -> None:
+    async def _try_notify(self, method: str, params: Params) -> None:
         try:
             await self.notify(method, params)
         except PeerError as error:
             log.debug("the peer could not be told: %s", error)
 
-    async def _read(self) -> None:
+    async def _read_messages(self) -> None:
         reason, turns = PeerGone("the peer left"), Turns()
         try:
             while self._gone is None and (data := await self._link.receive()) is not None:
                 began = monotonic()
                 if not isinstance(data, Lost):
-                    self._received(data)
-                elif awaited := self._incoming.awaited(data.id):
+                    self._feed_bytes(data)
+                elif awaited := self._incoming.pop_reply_future(data.id):
                     awaited.set_exception(data.error)
                 await turns.spend(began)
         except PeerGone as gone:
@@ -387,7 +389,7 @@ class ClientConversation:
             reason = PeerGone(f"reading from the peer failed: {error}")
         self._leave(reason)
 
-    def _received(self, data: bytes) -> None:
+    def _feed_bytes(self, data: bytes) -> None:
         messages = read_raw_reply(data)
         if type(messages) is RawReply and (pending := self._pending.get(messages.id)) and not pending.reply.done():  # pyright: ignore[reportArgumentType]
             # What most messages are takes the short way.
@@ -397,7 +399,7 @@ class ClientConversation:
             return
         try:
             for message in messages if isinstance(messages, list) else (messages,):
-                self._incoming.take(message, data)
+                self._incoming.feed_message(message, data)
         except PeerGone as gone:
             self._leave(gone)
             if self._pushing is not None:
@@ -452,7 +454,7 @@ def peer_error(error: dict[str, Any]) -> PeerError:
 OpenAgain: TypeAlias = Callable[[], Awaitable[object]]
 """Opens the conversation again, in the same words."""
 
-MOST_SETTINGS: Final = 10_000
+MAX_SETTINGS: Final = 10_000
 SETTING_SECONDS = 30.0
 LEVEL, SUBSCRIBE, UNSUBSCRIBE = "logging/setLevel", "resources/subscribe", "resources/unsubscribe"
 SETTINGS: Final = frozenset((LEVEL, SUBSCRIBE, UNSUBSCRIBE))
@@ -473,12 +475,12 @@ class Settings:
     def __init__(self) -> None:
         self._accepted: dict[tuple[str, str], Mapping[str, Any]] = {}
 
-    def keep(self, method: str, params: Mapping[str, Any]) -> None:
+    def store_setting(self, method: str, params: Mapping[str, Any]) -> None:
         if method == LEVEL:
             self._accepted[LEVEL, ""] = params
         elif method == UNSUBSCRIBE:
             self._accepted.pop((SUBSCRIBE, str(params.get("uri"))), None)
-        elif len(self._accepted) < MOST_SETTINGS:
+        elif len(self._accepted) < MAX_SETTINGS:
             self._accepted[SUBSCRIBE, str(params.get("uri"))] = params
 
     def __iter__(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -519,10 +521,10 @@ class Sessions:
             await self._recover(session)
             reply = await self._link.ask(request, message, hear)
         if request.method in SETTINGS and reply.error is None:
-            self._settings.keep(request.method, request.params)
+            self._settings.store_setting(request.method, request.params)
         return reply
 
-    async def tell(self, method: str | None, message: bytes) -> None:
+    async def send_message(self, method: str | None, message: bytes) -> None:
         """Send a notification; without a `method`, an answer."""
         if self._lost and method is not None:
             await self._open_again()

@@ -46,7 +46,7 @@ class ClientOffer(NamedTuple):
     by_era: Mapping[str, Mapping[str, Any]]
 
     def of_era(self, era: str) -> Json:
-        return merged(self.by_era.get(era, {}), self.capabilities)
+        return merge_objects(self.by_era.get(era, {}), self.capabilities)
 
 
 class SessionTerms:
@@ -64,7 +64,7 @@ class SessionTerms:
     def offering(self, extension: str) -> Json:
         """The `_meta` of a request that offers one more extension of MCP than the others do."""
         key = PREFIX + "clientCapabilities"
-        return {key: merged(object_of(self.envelope.get(key)), {"extensions": {PREFIX + extension: {}}})}
+        return {key: merge_objects(object_of(self.envelope.get(key)), {"extensions": {PREFIX + extension: {}}})}
 
     def with_envelope(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
         """`params` with the envelope of this era in `_meta`. The caller's own members of `_meta` win."""
@@ -90,7 +90,7 @@ async def open_conversation(
     Raises PeerError if the server speaks no version of ours.
     """
     agreement = await _agree(conversation, offer, version, within)
-    conversation.opened()
+    conversation.mark_open()
     if prepare is not None:
         await prepare(agreement)
     if not agreement.stateless:
@@ -181,12 +181,12 @@ async def _discover(
         return await _discover_once(conversation, offer, version, within)
     except PeerError as error:
         # A refusal that names a version we speak invites to ask again with it.
-        if error.code != UNSUPPORTED_VERSION or (named := _named_version(error)) is None:
+        if error.code != UNSUPPORTED_VERSION or (named := _find_supported_version(error)) is None:
             raise
     return await _discover_once(conversation, offer, named, within)
 
 
-def _named_version(error: PeerError) -> str | None:
+def _find_supported_version(error: PeerError) -> str | None:
     """The newest stateless version of ours that an unsupported-version error names."""
     supported = texts_of(object_of(error.data).get("supported"))
     named = [version for version in STATELESS_VERSIONS if version in supported]
@@ -232,12 +232,12 @@ async def _initialize(
     return SessionTerms(spoken, agreed)
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
+def merge_objects(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
     """Both objects merged, at every depth. If both have a value, `over` wins."""
     both = {**base, **over}
     for name in base.keys() & over.keys():
         if isinstance(base[name], dict) and isinstance(over[name], dict):
-            both[name] = merged(base[name], over[name])
+            both[name] = merge_objects(base[name], over[name])
     return both
 
 
@@ -260,7 +260,7 @@ UPDATED: Final = "notifications/resources/updated"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 SUBSCRIPTION: Final = PREFIX + "subscriptionId"
 
-MOST_KEPT: Final = 1_000
+MAX_QUEUED_NEWS: Final = 1_000
 
 # kind of news -> (its notification, its name in the listen filter)
 KINDS: Final = {
@@ -313,7 +313,7 @@ class NewsStream(ABC, Generic[NewsT]):
     def __init__(self, wanted: NewsFilter, listeners: set[NewsStream[Any]]) -> None:
         self.wanted, self._listeners = wanted, listeners
         self.honoured: dict[str, Any] = wanted.wire()
-        self._unread: UnreadItems[NewsT] = UnreadItems(MOST_KEPT)
+        self._unread: UnreadItems[NewsT] = UnreadItems(MAX_QUEUED_NEWS)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -347,7 +347,7 @@ class NewsStream(ABC, Generic[NewsT]):
     def hear(self, news: News) -> None:
         """Take a notification of the server, if it is one of ours."""
 
-    def _keep(self, news: NewsT) -> None:
+    def _queue_news(self, news: NewsT) -> None:
         # A slow reader must not fill the memory. The oldest news matter least.
         if self.wanted.is_read:
             self._unread.put(news, weight_of(news.params))
@@ -390,7 +390,7 @@ class SessionNews(NewsStream[News]):
 
     def hear(self, news: News) -> None:
         if self.wanted.matches(news):
-            self._keep(news)
+            self._queue_news(news)
 
 
 class SubscribedNews(NewsStream[News]):
@@ -413,7 +413,7 @@ class SubscribedNews(NewsStream[News]):
         meta = self._agreement.offering("tasks") if self.wanted.tasks else {}
         params = self._agreement.with_envelope({"notifications": self.wanted.wire(), "_meta": meta}, None)
         pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
-        pending.reply.add_done_callback(self._ended)
+        pending.reply.add_done_callback(self._on_subscription_ended)
         await asyncio.wait(
             (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
         )
@@ -434,12 +434,12 @@ class SubscribedNews(NewsStream[News]):
         if self._pending is None or tag != self._pending.id:
             return
         if news.method != ACKNOWLEDGED:
-            self._keep(news)
+            self._queue_news(news)
         elif not self._acknowledged.done():
             self.honoured = object_of(news.params.get("notifications"))
             self._acknowledged.set_result(None)
 
-    def _ended(self, reply: asyncio.Future[Any]) -> None:
+    def _on_subscription_ended(self, reply: asyncio.Future[Any]) -> None:
         error = None if reply.cancelled() else reply.exception()
         self.end(error if isinstance(error, PeerError) else None)
 

@@ -101,16 +101,16 @@ class PendingRequest:
     def expire(self, within: float, waits: Callable[[], object]) -> None:
         """Fail with PeerTimeout in `within` seconds, unless `waits` then says to wait as long again."""
 
-        def over() -> None:
+        def on_timeout() -> None:
             if self.reply.done():
                 return
             if waits():
-                self._timer = loop.call_later(within, over)
+                self._timer = loop.call_later(within, on_timeout)
             else:
                 self.reply.set_exception(PeerTimeout(f"no answer to {self.method} within {within:g} s"))
 
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(within, over)
+        self._timer = loop.call_later(within, on_timeout)
 
     async def unless_settled(self, work: Awaitable[T]) -> T | None:
         """Await `work`. Gives it up, for None, once there is a reply, the deadline has passed or the peer has left."""
@@ -157,9 +157,9 @@ def retrieve(reply: asyncio.Future[Reply]) -> None:
 # It knows two methods by name: `notifications/cancelled` and `notifications/progress`.
 
 
-MOST_LOGGED: Final = 10
+MAX_LOGGED_MESSAGES: Final = 10
 """What is wrong with messages, for one conversation: a peer must not fill our log."""
-MOST_MALFORMED = 10_000
+MAX_MALFORMED_LINES = 10_000
 """Lines in a row. Programs print much on the wrong stream and are sound: they get to their messages."""
 ROW_SECONDS: Final = 1.0
 """Silence ends a row: a line that keeps a connection alive does no harm, however often it comes."""
@@ -187,7 +187,7 @@ class IncomingMessages:
         self._pending, self._answering = pending, answering
         self._on_request, self._on_notification = on_request, on_notification
 
-    def take(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
+    def feed_message(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
         """Take one message. `beside`: the request on whose stream it came.
 
         Raises PeerGone if the peer sends so many lines that are no messages that none is to be expected.
@@ -201,7 +201,7 @@ class IncomingMessages:
         except Exception:  # whatever the peer says, the next message is read
             log.exception("a message could not be taken: %.200r", self.shown(data))
 
-    def awaited(self, id: Id | None) -> asyncio.Future[Reply] | None:
+    def pop_reply_future(self, id: Id | None) -> asyncio.Future[Reply] | None:
         """The reply that request `id` waits for. The request counts as answered from now on."""
         pending = self._pending.pop(id, None) if id is not None else None
         return None if pending is None or pending.reply.done() else pending.reply
@@ -209,9 +209,9 @@ class IncomingMessages:
     def _dispatch(self, message: Message, data: bytes, beside: PendingRequest | None) -> None:
         forward = None if beside is None else beside.forward
         if isinstance(message, Reply):
-            self._replied(message, data)
+            self._handle_reply(message, data)
         elif isinstance(message, Notification):
-            self._notified(message, forward)
+            self._handle_notification(message, forward)
         elif isinstance(message, Request) and message.id in self._answering.tasks:
             self._warn("skipped a request whose id is in use", data)
         elif isinstance(message, Request) and self._answering.is_full:
@@ -221,10 +221,10 @@ class IncomingMessages:
             work = self._answering.answer(message, answer or self._on_request)
             self._answering.start(work, message.id, size=weight_of_text(data))
         else:
-            self._malformed(message, data, beside)
+            self._handle_malformed(message, data, beside)
 
-    def _replied(self, reply: Reply, data: bytes) -> None:
-        if awaited := self.awaited(reply.id):
+    def _handle_reply(self, reply: Reply, data: bytes) -> None:
+        if awaited := self.pop_reply_future(reply.id):
             awaited.set_result(reply)
         else:
             log.debug("a reply that nobody waits for: %.200r", self.shown(data))
@@ -233,21 +233,21 @@ class IncomingMessages:
         now = monotonic()
         self.malformed = 1 if now - self._malformed_at > ROW_SECONDS else self.malformed + 1
         self._malformed_at = now
-        if self.malformed > MOST_MALFORMED:
+        if self.malformed > MAX_MALFORMED_LINES:
             self.malformed = 0
             raise PeerGone(
-                f"it sent more than {MOST_MALFORMED:,} lines in a row that are no JSON-RPC messages"
+                f"it sent more than {MAX_MALFORMED_LINES:,} lines in a row that are no JSON-RPC messages"
                 "\n  fix: have it write what it logs to standard error"
             )
 
     def _warn(self, problem: str, data: bytes) -> None:
         """Log what is wrong with a message. Only the first times: what the peer sends has no end."""
         self._logged += 1
-        if self._logged <= MOST_LOGGED:
-            more = "; more of this peer's messages are skipped silently" if self._logged == MOST_LOGGED else ""
+        if self._logged <= MAX_LOGGED_MESSAGES:
+            more = "; more of this peer's messages are skipped silently" if self._logged == MAX_LOGGED_MESSAGES else ""
             log.warning("%s: %.200r%s", problem, self.shown(data), more)
 
-    def _malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
+    def _handle_malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
         why = f"longer than {data.limit} bytes" if isinstance(data, CutMessage) else message.message
         self._warn(f"skipped a line that is not a message ({why})", data)
         id = message.id
@@ -256,15 +256,15 @@ class IncomingMessages:
             # Who waits for it would wait to the limit.
             meant = [beside.id] if beside is not None else list(self._pending)
             id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None
-        if awaited := self.awaited(id):
+        if awaited := self.pop_reply_future(id):
             awaited.set_result(UnreadableReply(id, message.code, why))
 
-    def _notified(self, note: Notification, forward: Follower | None) -> None:
+    def _handle_notification(self, note: Notification, forward: Follower | None) -> None:
         if note.method == "notifications/cancelled":
             id = note.params.get("requestId")
             if is_id(id):
                 self._answering.cancel(id)
-        elif note.method == "notifications/progress" and self._progressed(note.params):
+        elif note.method == "notifications/progress" and self._handle_progress(note.params):
             return
         own = forward.on_notification if forward else None
         self._hand(own or self._on_notification, note.method, note.params)
@@ -275,7 +275,7 @@ class IncomingMessages:
         except Exception:
             log.exception("the handler of %s failed", method)
 
-    def _progressed(self, params: dict[str, Any]) -> bool:
+    def _handle_progress(self, params: dict[str, Any]) -> bool:
         """Tell whoever wants the progress of this request. Whether nobody else may hear it."""
         token = params.get("progressToken")
         pending = self._pending.get(token) if is_id(token) else None
@@ -336,12 +336,12 @@ class PeerRequests:
         self._own_work += is_own_work
         self.bytes += size
 
-        def forget(_: object) -> None:
+        def drop_task(_: object) -> None:
             self.tasks.pop(key, None)
             self._own_work -= is_own_work
             self.bytes -= size
 
-        task.add_done_callback(forget)
+        task.add_done_callback(drop_task)
 
     async def _work(self, work: Awaitable[T]) -> T:
         self._own_work += 1
@@ -366,12 +366,12 @@ class PeerRequests:
             log.exception("answering %s failed", request.method)
             reply["error"] = {"code": INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
         try:
-            await self._send(_encoded(reply, request))
+            await self._send(_encode_reply(reply, request))
         except PeerError as error:
             log.debug("the peer did not take the answer to %s: %s", request.method, error)
 
 
-def _encoded(reply: dict[str, Any], request: Request) -> bytes:
+def _encode_reply(reply: dict[str, Any], request: Request) -> bytes:
     try:
         return encode(reply)
     except ValueError as error:

@@ -95,7 +95,7 @@ def _xdg(*parts: str) -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), *parts)
 
 
-def _zed() -> Path:
+def _find_zed_settings() -> Path:
     # On a Mac it is where it is on Linux.
     windows = sys.platform == "win32"
     return _application("Zed", "Zed", "zed", "settings.json")() if windows else _xdg("zed", "settings.json")
@@ -106,22 +106,26 @@ def _codex() -> Path:
 
 
 # -- entries ---------------------------------------------------------------------------------------------
-def _filled(**members: Any) -> dict[str, Any]:
+def _drop_empty_members(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value}
 
 
-def _started(launch: Launch) -> dict[str, Any]:
-    return {"command": launch.command, "args": list(launch.args), **_filled(env=dict(launch.env))}
+def _format_command_entry(launch: Launch) -> dict[str, Any]:
+    return {"command": launch.command, "args": list(launch.args), **_drop_empty_members(env=dict(launch.env))}
 
 
 def _plain(launch: Launch) -> dict[str, Any]:
-    return {"url": launch.url, **_filled(headers=dict(launch.headers))} if launch.url else _started(launch)
+    return (
+        {"url": launch.url, **_drop_empty_members(headers=dict(launch.headers))}
+        if launch.url
+        else _format_command_entry(launch)
+    )
 
 
-def _typed(launch: Launch) -> dict[str, Any]:
+def _format_typed_entry(launch: Launch) -> dict[str, Any]:
     """With the name of the transport; only some of these clients know `ws`."""
     if not launch.url:
-        return {"type": "stdio", **_started(launch)}
+        return {"type": "stdio", **_format_command_entry(launch)}
     return {"type": "ws" if launch.url.startswith("ws") else _http_type(launch), **_plain(launch)}
 
 
@@ -141,11 +145,15 @@ def _windsurf(launch: Launch) -> dict[str, Any]:
 def _desktop(launch: Launch) -> dict[str, Any]:
     if launch.url:
         raise UsageError("Claude Desktop only starts commands", fix="add the address in its settings dialog")
-    return _started(launch)
+    return _format_command_entry(launch)
 
 
 def _codex_entry(launch: Launch) -> dict[str, Any]:
-    return {"url": launch.url, **_filled(http_headers=dict(launch.headers))} if launch.url else _started(launch)
+    return (
+        {"url": launch.url, **_drop_empty_members(http_headers=dict(launch.headers))}
+        if launch.url
+        else _format_command_entry(launch)
+    )
 
 
 CLIENTS: Final[Mapping[str, ClientApp]] = {
@@ -159,7 +167,7 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
     "claude-code": ClientApp(
         "Claude Code",
         "mcpServers",
-        _typed,
+        _format_typed_entry,
         {"user": _home(".claude.json"), "project": _here(".mcp.json")},
         then="/mcp shows it in a new session",
         adds="claude mcp add --transport http {name} {url}",
@@ -167,7 +175,7 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
     "vscode": ClientApp(
         "VS Code",
         "servers",
-        _typed,
+        _format_typed_entry,
         {"project": _here(".vscode", "mcp.json"), "user": _application("Code", "Code", "Code", "User", "mcp.json")},
         then="`MCP: List Servers` shows it",
     ),
@@ -189,7 +197,7 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
         "Zed",
         "context_servers",
         _plain,
-        {"user": _zed, "project": _here(".zed", "settings.json")},
+        {"user": _find_zed_settings, "project": _here(".zed", "settings.json")},
         then="its agent panel shows it",
     ),
     "gemini": ClientApp(
@@ -210,7 +218,7 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
     "mcp-json": ClientApp(
         ".mcp.json",
         "mcpServers",
-        _typed,
+        _format_typed_entry,
         {"project": _here(".mcp.json")},
         then="Claude Code and others read it in this folder; VS Code does not: --client vscode writes .vscode/mcp.json",
     ),
@@ -240,21 +248,21 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}")
 _SHOWN: Final = 60
 
 
-def checked_server_name(name: str) -> str:
+def check_server_name(name: str) -> str:
     """The name, if every client can have a server of that name. Raises UsageError."""
     if not _NAME.fullmatch(name) or is_reserved(name):
         raise UsageError(
-            f"{_shown(name)} cannot be the name of a server in a client{_explain_name(name)}",
+            f"{_quote_name(name)} cannot be the name of a server in a client{_explain_name(name)}",
             fix=f"use at most {MAX_SERVER_NAME} letters, digits, - and _, a letter first; for example --name weather",
         )
     return name
 
 
-def checked_server_id(name: str) -> str:
+def check_server_id(name: str) -> str:
     """The id under which a document names a server. Raises UsageError."""
     if not _ID.fullmatch(name) or is_reserved(name):
         raise UsageError(
-            f"the server calls itself {_shown(name)}, which cannot be an id{_explain_name(name)}",
+            f"the server calls itself {_quote_name(name)}, which cannot be an id{_explain_name(name)}",
             fix='give it a plain name: Server("weather"), or server_id="com.example.weather"',
         )
     return name
@@ -275,5 +283,5 @@ def _explain_name(name: str) -> str:
     return ": it means something else to programs that read it" if is_reserved(name) or name.startswith("__") else ""
 
 
-def _shown(name: str) -> str:
+def _quote_name(name: str) -> str:
     return repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}… ({len(name):,} characters)"

@@ -46,11 +46,11 @@ class Authorizer(Protocol):
         """The headers, in lower case, that a request to `url` needs; empty if nothing is known yet."""
         ...
 
-    async def refused(self, challenge: HttpChallenge) -> bool:
+    async def handle_challenge(self, challenge: HttpChallenge) -> bool:
         """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
         ...
 
-    def taken(self, headers: Mapping[str, str]) -> None:
+    def on_request_accepted(self, headers: Mapping[str, str]) -> None:
         """The server took a request; these are the headers of its response."""
         ...
 

@@ -75,14 +75,14 @@ def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> An
     if result.get("isError"):
         raise tool_error(result)
     if "structuredContent" in result:
-        return unwrapped(result)
+        return unwrap_content(result)
     text = lone_text(result)
     if text is None:
         return result.get("content") or None
     return parse_text(text, returns) if returns is not None else text
 
 
-def unwrapped(result: Mapping[str, Any]) -> Any:
+def unwrap_content(result: Mapping[str, Any]) -> Any:
     """The structured content of a result, without the wrapping that defserve and FastMCP give to lists and scalars."""
     content, meta = result["structuredContent"], object_of(result.get("_meta"))
     is_wrapped = meta.get(WRAPPED_KEY) is True or object_of(meta.get("fastmcp")).get("wrap_result") is True
@@ -131,7 +131,7 @@ MAX_KEYS: Final = 10_000
 ID_FIRST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":(0|[1-9][0-9]{0,17}),"result":').match
 RESULT_FIRST: Final = b'{"result":'
 ID_LAST: Final = re.compile(rb',"jsonrpc":"2\.0","id":(0|[1-9][0-9]{0,17})\}\Z').search
-LONGEST_END: Final = len(b',"jsonrpc":"2.0","id":}') + 18
+MAX_TAIL_LENGTH: Final = len(b',"jsonrpc":"2.0","id":}') + 18
 CLOSING: Final = ord("}")
 
 
@@ -161,7 +161,7 @@ def read_raw_reply(data: bytes) -> Message | list[Message]:
         number, part = found[1], data[found.end() : -1]
         if data[-1] != CLOSING:
             return decode(data)
-    elif data.startswith(RESULT_FIRST) and (found := ID_LAST(data, max(0, len(data) - LONGEST_END))):
+    elif data.startswith(RESULT_FIRST) and (found := ID_LAST(data, max(0, len(data) - MAX_TAIL_LENGTH))):
         number, part = found[1], data[len(RESULT_FIRST) : found.start()]
     else:
         return decode(data)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from defserve.client.skills import LoadedSkill
 
 
-MOST_PAGES: Final = 1_000
-MOST_ITEMS: Final = 100_000
-MOST_BYTES: Final = 64 * 1024 * 1024
-LONGEST_QUOTE: Final = 100
+MAX_PAGES: Final = 1_000
+MAX_ITEMS: Final = 100_000
+MAX_LIST_BYTES: Final = 64 * 1024 * 1024
+MAX_QUOTE_LENGTH: Final = 100
 
 log = logging.getLogger("defserve.client")
 
@@ -165,12 +165,12 @@ class ServerRequests(ABC):
             if not isinstance(cursor, str):
                 raise PeerError(f"the answer to {method} has a nextCursor that is not a string")
             if cursor in seen:
-                raise PeerError(f"the pages of {method} never end: cursor {cursor[:LONGEST_QUOTE]!r} came twice")
+                raise PeerError(f"the pages of {method} never end: cursor {cursor[:MAX_QUOTE_LENGTH]!r} came twice")
             seen.add(cursor)
             # One page is as long as a message may be; many are counted.
             size += len(encode(page))
-            if len(seen) >= MOST_PAGES or len(items) > MOST_ITEMS or size > MOST_BYTES:
-                most = f"{MOST_PAGES:,} pages, {MOST_ITEMS:,} items or {MOST_BYTES:,} bytes"
+            if len(seen) >= MAX_PAGES or len(items) > MAX_ITEMS or size > MAX_LIST_BYTES:
+                most = f"{MAX_PAGES:,} pages, {MAX_ITEMS:,} items or {MAX_LIST_BYTES:,} bytes"
                 raise PeerError(f"the pages of {method} do not end: they are more than {most}")
             params = {**about, "cursor": cursor}
 

@@ -60,13 +60,13 @@ class LoadedSkill:
         file = self._checked.files.get(path)
         if file is None:
             raise UnverifiedSkill(f"{self.uri} lists no file {path!r}")
-        return self.text.encode() if path == SKILL_FILE else await _verified(self._read, file)
+        return self.text.encode() if path == SKILL_FILE else await _fetch_verified(self._read, file)
 
 
 async def load_skill(read: ReadResource, entry: Json) -> LoadedSkill:
     """Read the `SKILL.md` of an entry, and nothing else. Raises UnverifiedSkill on any difference."""
     checked = CheckedEntry(entry)
-    data = await _verified(read, checked.files[SKILL_FILE])
+    data = await _fetch_verified(read, checked.files[SKILL_FILE])
     try:
         text = data.decode()
         found = read_frontmatter(text)
@@ -87,7 +87,7 @@ async def read_verified(read: ReadResource, entry: Json) -> dict[str, bytes]:
     return {path: await skill.read(path) for path in skill.paths}
 
 
-async def _verified(read: ReadResource, file: ListedFile) -> bytes:
+async def _fetch_verified(read: ReadResource, file: ListedFile) -> bytes:
     contents = await read(file.uri)
     if len(contents) != 1 or not is_object(contents[0]) or contents[0].get("uri") != file.uri:
         raise UnverifiedSkill(f"reading {file.uri} gave something else than its contents")
@@ -156,7 +156,7 @@ class CheckedEntry:
         base = uri.removesuffix(SKILL_FILE)
         self.files: dict[str, ListedFile] = {}
         for file in files:
-            listed = _listed(file, base)
+            listed = _parse_listed_file(file, base)
             if listed.path in self.files:
                 raise UnverifiedSkill(f"{uri}: its entry lists {listed.path!r} twice")
             self.files[listed.path] = listed
@@ -185,7 +185,7 @@ def entry_in(result: Json, uri: str) -> Json:
     return entry
 
 
-def _listed(file: Any, base: str) -> ListedFile:
+def _parse_listed_file(file: Any, base: str) -> ListedFile:
     found: Json = file if is_object(file) else {}
     uri, digest, size = found.get("uri"), found.get("digest"), found.get("size")
     if not isinstance(uri, str) or not uri.startswith(base):

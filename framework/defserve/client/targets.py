@@ -36,7 +36,7 @@ def load_server(target: str) -> Any:
     Raises UsageError that says what was not found, and where.
     """
     path, attribute = split_target(target)
-    if not (attribute or path.endswith(".py") or is_module(path)) and (entry := installed(path)):
+    if not (attribute or path.endswith(".py") or is_module(path)) and (entry := find_installed_servers(path)):
         return load_server(entry[0].target)
     if not path.endswith(".py"):
         _refuse_place(path)
@@ -59,7 +59,7 @@ class Installed(NamedTuple):
     version: str
 
 
-def installed(name: str | None = None) -> list[Installed]:
+def find_installed_servers(name: str | None = None) -> list[Installed]:
     """The servers of this environment, sorted by name; with a `name`, only that one."""
     from importlib.metadata import entry_points
 
@@ -87,7 +87,7 @@ def is_code(target: str) -> bool:
     if attribute or path.endswith(".py"):
         return not path.endswith(".json")
     top = path.partition(".")[0]
-    return (top not in sys.stdlib_module_names and bool(top) and is_module(top)) or bool(installed(path))
+    return (top not in sys.stdlib_module_names and bool(top) and is_module(top)) or bool(find_installed_servers(path))
 
 
 def is_file(target: str) -> bool:
@@ -130,7 +130,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
-            raise _failed(f"importing {name!r}", error) from error
+            raise _to_usage_error(f"importing {name!r}", error) from error
         file = f"{name.replace('.', '/')}.py"
         there = f"{file}:server" if os.path.isfile(file) else "path/to/server.py"
         raise UsageError(
@@ -138,7 +138,7 @@ def _import(name: str) -> ModuleType:
             fix=f"install it here, run from the folder that holds it, or give the file: {there}",
         ) from None
     except Exception as error:
-        raise _failed(f"importing {name!r}", error) from error
+        raise _to_usage_error(f"importing {name!r}", error) from error
 
 
 def _instead(given: str) -> str:
@@ -184,11 +184,11 @@ def _run_file(path: str, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise _failed(f"running {os.path.basename(path)}", error) from error
+        raise _to_usage_error(f"running {os.path.basename(path)}", error) from error
     return module
 
 
-def _failed(doing: str, error: Exception) -> UsageError:
+def _to_usage_error(doing: str, error: Exception) -> UsageError:
     """The error for an exception in the author's module, with the author's line that led to it."""
     if isinstance(error, UsageError):
         return error

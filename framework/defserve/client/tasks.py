@@ -20,7 +20,7 @@ from defserve.errors import PeerError, ProtocolError
 TASKS: Final = "tasks"
 EXTENSION: Final = PREFIX + TASKS
 POLL_SECONDS: Final = 1.0
-SHORTEST_POLL, LONGEST_POLL = 0.02, 60.0
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 60.0
 OVER: Final = frozenset(("completed", "failed", "cancelled"))
 MISSING_CAPABILITY: Final = -32021
 
@@ -103,7 +103,7 @@ class ServerTask(StartedCall):
         """Seconds to wait before asking again, as the server wishes."""
         given = self.told.get("pollIntervalMs")
         seconds = given / 1000 if isinstance(given, int | float) else POLL_SECONDS
-        return min(max(seconds, SHORTEST_POLL), LONGEST_POLL)
+        return min(max(seconds, MIN_POLL_SECONDS), MAX_POLL_SECONDS)
 
     def hear(self, told: Json) -> None:
         """Take what the server tells of the task, such as in a `notifications/tasks`. What is over stays so."""
@@ -196,7 +196,7 @@ async def start(
     result = await client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
     if result.get("resultType") == "task":
         return ServerTask(client, tool, meta, result)
-    done = PlainCall(client, tool, asyncio.create_task(_given(result)))
+    done = PlainCall(client, tool, asyncio.create_task(_wrap_result(result)))
     done.status = "completed"
     return done
 
@@ -207,5 +207,5 @@ async def resume(client: TaskCaller, terms: SessionTerms, id: str, tool: str) ->
     return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))
 
 
-async def _given(result: Json) -> Json:
+async def _wrap_result(result: Json) -> Json:
     return result

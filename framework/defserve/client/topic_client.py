@@ -25,7 +25,7 @@ from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest, find_place
 from defserve.serve.outbound import WebSocketClient
 from defserve.version import VERSION
 
-LONGEST_MESSAGE: Final = 4 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 WELCOME_SECONDS: Final = 10.0
 HEARD_AT_MOST: Final = 10_000
 
@@ -69,7 +69,7 @@ class TopicClient(Participant):
         asked = {"jsonrpc": "2.0", "id": 0, "method": proposal.method, "params": params}
         request = self.post(kinds[0], asked, to=self.id, about=proposal.id)
         self._answered_already.add(request.id)
-        self.topic.proposals.fulfilled_by(request)
+        self.topic.proposals.record_fulfilment(request)
         to = (self.id, proposal.proposer)
         self.post(kinds[1], {"jsonrpc": "2.0", "id": 0, "result": result}, to=to, about=request.id)
 
@@ -79,11 +79,11 @@ class TopicClient(Participant):
         self._heard.append(unread)
         return self._listen(unread)
 
-    def said(self) -> AsyncIterator[Chat]:
+    def iter_chat(self) -> AsyncIterator[Chat]:
         """Chat to us or to everyone, from now on."""
-        return self._said(self.heard())
+        return self._filter_chat(self.heard())
 
-    async def _said(self, heard: AsyncIterator[Heard]) -> AsyncIterator[Chat]:
+    async def _filter_chat(self, heard: AsyncIterator[Heard]) -> AsyncIterator[Chat]:
         async for found in heard:
             if isinstance(found, Chat) and (not found.to or self.id in found.to):
                 yield found
@@ -99,7 +99,7 @@ class TopicClient(Participant):
 
     # -- the connection ----------------------------------------------------------------------------------
 
-    def received(self, frames: list[bytes | None]) -> None:
+    def feed_frames(self, frames: list[bytes | None]) -> None:
         """Take frames from the gateway: answer requests, and pass everything on to the listeners."""
         for frame in frames:
             if frame is None or (heard := self.hear(frame)) is None:
@@ -111,7 +111,7 @@ class TopicClient(Participant):
                 for unread in self._heard:
                     unread.put(heard, size)  # a slow listener misses the oldest
 
-    def ended(self, reason: str = "") -> None:
+    def on_connection_closed(self, reason: str = "") -> None:
         """The connection is gone."""
         self.end_reason = reason
         self.detach()
@@ -166,20 +166,22 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
 
     Raises PeerError if the gateway refuses, PeerGone if there is none, PeerTimeout if no welcome comes.
     """
-    transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=LONGEST_MESSAGE)
+    transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=MAX_MESSAGE_BYTES)
     client = TopicClient()
     client.topic.place = find_place(url.removeprefix("mcpx+"))
     client.attach(transport.send)
     try:
-        transport.start(asyncio.get_running_loop(), client.received, lambda: client.ended(transport.end[1]))
-        await _welcomed(client, transport)
+        transport.start(
+            asyncio.get_running_loop(), client.feed_frames, lambda: client.on_connection_closed(transport.end[1])
+        )
+        await _await_welcome(client, transport)
         yield client
     finally:
-        await transport.written(1.0)
+        await transport.wait_until_written(1.0)
         await transport.aclose()
 
 
-async def _welcomed(client: TopicClient, transport: WebSocketClient) -> None:
+async def _await_welcome(client: TopicClient, transport: WebSocketClient) -> None:
     waits = [asyncio.create_task(event.wait()) for event in (client.present, client.over)]
     done, pending = await asyncio.wait(waits, timeout=WELCOME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:

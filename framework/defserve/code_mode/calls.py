@@ -15,7 +15,7 @@ from defserve.core.registry import Registry
 from defserve.errors import ProtocolError
 from defserve.limits import Limits
 from defserve.protocols.mcp.app_policy import is_for_views
-from defserve.protocols.mcp.errors import ERROR_KEY, tool_failure, ungrouped
+from defserve.protocols.mcp.errors import ERROR_KEY, tool_failure, unwrap_group
 from defserve.protocols.mcp.tools import Tool
 from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
 
@@ -71,7 +71,7 @@ async def answer(inner: InnerCall, tool: Tool) -> Answer:
     except ProtocolError as error:
         return Answer(error="RuntimeError", message=error.message)
     except Exception as error:
-        result = tool_failure(inner, ungrouped(error))
+        result = tool_failure(inner, unwrap_group(error))
     if result.get("isError"):
         return Answer(error=_kind(result), message=tool_error(result).message)
     if result.get("resultType", "complete") != "complete":

@@ -26,8 +26,8 @@ from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from defserve.sandbox.job import Outcome
 from defserve.sandbox.values import measure_value
-from defserve.search.entries import LONGEST_TEXT
-from defserve.search.ranking import LONGEST_QUERY, MOST_WORDS
+from defserve.search.entries import MAX_TEXT_LENGTH
+from defserve.search.ranking import MAX_QUERY_LENGTH, MAX_QUERY_WORDS
 
 RUN, DESCRIBE = "run_code", "describe_tools"
 
@@ -124,8 +124,8 @@ class CodeModeExtension(Extension):
             )
             return "\n".join(islice(known, MOST_DESCRIBED))
         if query:
-            if len(query) > LONGEST_QUERY:
-                raise ToolError(f"the query has more than {LONGEST_QUERY} characters; say it in a few words")
+            if len(query) > MAX_QUERY_LENGTH:
+                raise ToolError(f"the query has more than {MAX_QUERY_LENGTH} characters; say it in a few words")
             found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
             seen = {name: seen[name] for name in found if name in seen}
         shown = list(seen.values())[:MOST_DESCRIBED]
@@ -197,8 +197,8 @@ def _failure(outcome: Outcome, note: str) -> str:
 
 def _matching(tools: dict[str, Tool], query: str) -> list[str]:
     """The tools with the most words of a query in their name or description."""
-    words = list(dict.fromkeys(query.lower().split()))[:MOST_WORDS]
-    texts = ((name, f"{name} {tool.description}"[:LONGEST_TEXT].lower()) for name, tool in tools.items())
+    words = list(dict.fromkeys(query.lower().split()))[:MAX_QUERY_WORDS]
+    texts = ((name, f"{name} {tool.description}"[:MAX_TEXT_LENGTH].lower()) for name, tool in tools.items())
     hits = {name: sum(word in text for word in words) for name, text in texts}
     return sorted((name for name, count in hits.items() if count), key=lambda name: -hits[name])
 

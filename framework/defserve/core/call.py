@@ -147,7 +147,7 @@ class Call(Locals):
         for params that have no JSON form.
         """
         engine, data = self.session.engine, notification(method, params)
-        message = OutgoingMessage(data, self, replaces=replaces, taken=self._left)
+        message = OutgoingMessage(data, self, replaces=replaces, taken=self._on_sent_or_dropped)
         if engine.on_loop():
             self._send(message)
         else:
@@ -159,15 +159,15 @@ class Call(Locals):
             self.unsent += 1
             self.session.outlet(message)
 
-    def _left(self) -> None:
+    def _on_sent_or_dropped(self) -> None:
         self.unsent -= 1
         self.last_left = self.session.engine.time()
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
         """Ask the peer within this call."""
-        return await self.asked(self.session.request(method, params, relates_to=self, timeout=timeout))
+        return await self.wait_for_answer(self.session.request(method, params, relates_to=self, timeout=timeout))
 
-    async def asked(self, answer: Awaitable[T]) -> T:
+    async def wait_for_answer(self, answer: Awaitable[T]) -> T:
         """Wait for the peer's answer. Until then the call's own timeout is paused, and the call takes no room."""
         self.questions += 1
         if self.questions == 1:
@@ -341,12 +341,12 @@ class InnerCall(Call):
             self._outer.notify(method, params, replaces=replaces)
 
     async def request(self, method: str, params: Params, *, timeout: float | None = None) -> Any:
-        return await self.asked(self.session.request(method, params, relates_to=self.root, timeout=timeout))
+        return await self.wait_for_answer(self.session.request(method, params, relates_to=self.root, timeout=timeout))
 
-    async def asked(self, answer: Awaitable[T]) -> T:
-        return await self.paused(self._outer.asked(answer))
+    async def wait_for_answer(self, answer: Awaitable[T]) -> T:
+        return await self.wait_with_paused_timeout(self._outer.wait_for_answer(answer))
 
-    async def paused(self, answer: Awaitable[T]) -> T:
+    async def wait_with_paused_timeout(self, answer: Awaitable[T]) -> T:
         """Wait for something. Until then the timeout of this call is paused, and not that of the outer call."""
         self.questions += 1
         if self.questions == 1 and self.timer is not None:
@@ -376,7 +376,7 @@ class CallQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, call: Call) -> QueuedCall:
+    def enqueue_call(self, call: Call) -> QueuedCall:
         """Let a call wait. Raises TooManyCalls if the queue is full and nobody stops reading for it.
 
         The calls of a batch were read already: a queue that is full takes no more of them.
@@ -399,7 +399,7 @@ class CallQueue:
         """Whether a call that came in this envelope waits here."""
         return any(call.envelope is envelope for call in self._waiting)
 
-    def begun(self, place: QueuedCall) -> None:
+    def on_call_started(self, place: QueuedCall) -> None:
         """A call that has left its place begins, unless it has ended before."""
         if place.admitted:
             self._beginning -= 1
@@ -486,7 +486,7 @@ def wait_for_room(session: Session, call: Call, method: Method) -> Coroutine[Any
     """Put a call into its session's queue. Returns the work that runs it when its turn comes. Raises TooManyCalls."""
     if session.queue is None:
         session.queue = CallQueue(session)
-    return _run_behind(session.queue.put(call), call, method, session.queue)
+    return _run_behind(session.queue.enqueue_call(call), call, method, session.queue)
 
 
 async def _run_behind(place: QueuedCall, call: Call, method: Method, queue: CallQueue) -> Any:
@@ -499,7 +499,7 @@ async def _run_behind(place: QueuedCall, call: Call, method: Method, queue: Call
         if not place.admitted:
             raise queue.refusal() from None
     finally:
-        queue.begun(place)
+        queue.on_call_started(place)
     return None if call.settled else await method.run(call, call.params)
 
 

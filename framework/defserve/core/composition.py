@@ -145,7 +145,7 @@ class Composition:
         self.request_binders: Mapping[str, Callable[[Call], Any]] = {
             e.name: e.bind_request for e in extensions if _overrides(e, "bind_request")
         }
-        self.keepers = tuple(e for e in extensions if _overrides(e, "kept"))
+        self.keepers = tuple(e for e in extensions if _overrides(e, "export_state"))
         self.credential_enders = tuple(e.credential_ended for e in extensions if _overrides(e, "credential_ended"))
         self._offers = tuple(e.offer_in for e in extensions if _overrides(e, "offer_in"))
         self.offer_in: Callable[[Request | Notification], Offer | None] = (
@@ -187,7 +187,7 @@ class Composition:
         """The server's capabilities for a peer that made this offer."""
         merged: dict[str, Any] = {}
         for extension in self.extensions:
-            merged = _merged(merged, extension.capabilities(offer), extension.name)
+            merged = _merge_fields(merged, extension.capabilities(offer), extension.name)
         return merged
 
     # -- lists -------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Composition:
     def describe(self, item: Any, views: tuple[object, ...], fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a listed item, with what extensions add to them."""
         for extension, view in zip(self._viewers, views, strict=True):
-            fields = _merged(fields, extension.describe(item, view), extension.name)
+            fields = _merge_fields(fields, extension.describe(item, view), extension.name)
         return fields
 
     # -- sessions ----------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Composition:
         for wrapper in reversed(wrappers):
             folded = _wrap(wrapper, folded)
         if name in self._listing:
-            folded = _timed(folded, name, self.limits.discovery)
+            folded = _add_timeout(folded, name, self.limits.discovery)
         return Method(folded, False, name in self._vital, name in self._urgent)
 
     def _before_opening(self) -> Terms:
@@ -299,13 +299,13 @@ def _listeners(extensions: Sequence[Extension], *, before_opening: bool = False)
 
 
 def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
-    def wrapped(call: Call, params: Params) -> Any:
+    def call_wrapper(call: Call, params: Params) -> Any:
         return wrapper(call, params, following)
 
-    return wrapped
+    return call_wrapper
 
 
-def _timed(following: Handler, method: str, seconds: float) -> Handler:
+def _add_timeout(following: Handler, method: str, seconds: float) -> Handler:
     async def run(call: Call, params: Params) -> Any:
         try:
             return await call.engine.within(call, seconds, following(call, params))
@@ -347,13 +347,13 @@ def _only_carrier(extensions: Sequence[Extension]) -> Carrier | None:
     return carriers[0][1] if carriers else None
 
 
-def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def _merge_fields(fields: Mapping[str, Any], more: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Both merged at every depth. The result is a new dict: the inputs may belong to an author or another view."""
     found = dict(fields)
     for key, value in more.items():
         present = found.get(key)
         if is_mapping(value) and (present is None or is_mapping(present)):
-            found[key] = _merged(present or {}, value, owner)
+            found[key] = _merge_fields(present or {}, value, owner)
         elif key in found and present != value:
             problem = f"{key!r} is set to {present!r} and, by {owner}, to {value!r}"
             raise UsageError(problem, fix="leave one of the two out of Server(extensions=…)")

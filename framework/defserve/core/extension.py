@@ -64,7 +64,7 @@ class Carrier(Protocol):
         """A message for `peer`; `answers` is the envelope of the one it replies to, if it replies to one."""
         ...
 
-    def happened(self, session: Session, event: object) -> Any:
+    def handle_event(self, session: Session, event: object) -> Any:
         """Something other than a message came from the peer; a coroutine it returns runs as a task.
 
         `session.close()` here ends the conversation with a peer that has left.
@@ -150,7 +150,7 @@ class Extension:
         """A hashable key: callers with the same key see the same lists in the same words."""
         return None
 
-    def declared(self, item: Any) -> None:
+    def on_item_declared(self, item: Any) -> None:
         """An item is about to be offered. Raises UsageError for one that breaks this protocol's rules.
 
         The extension may keep what it found in `item.facets`.
@@ -190,14 +190,14 @@ class Extension:
     def credential_ended(self, session: Session, credential: str) -> None:
         """A key or token was revoked, or has expired: free what was kept for it in this conversation, which goes on."""
 
-    def kept(self, session: Session) -> Mapping[str, Any]:
+    def export_state(self, session: Session) -> Mapping[str, Any]:
         """What another process must know to go on with this conversation: JSON values by name, bounded.
 
         Say `session.kept_changed()` when it changes. Two processes may change different names at the same time.
         """
         return {}
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """Another process has kept this, and it takes the place of what is kept here."""
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:

@@ -23,7 +23,7 @@ class Lines:
         """The lines that `data` completes, without their LF. Blank lines are left out."""
         whole: list[bytes | None] = []
         if b"\n" not in data:
-            self._keep(data, whole)
+            self._buffer_rest(data, whole)
             return whole
         head, *lines = data.split(b"\n")
         tail = lines.pop()
@@ -34,7 +34,7 @@ class Lines:
                 whole.append(line)
             else:
                 self._add(line, whole)
-        self._keep(tail, whole)
+        self._buffer_rest(tail, whole)
         return whole
 
     def only(self, data: bytes) -> bytes | None:
@@ -68,7 +68,7 @@ class Lines:
         elif line and not line.isspace():
             whole.append(line)
 
-    def _keep(self, data: bytes, whole: list[bytes | None]) -> None:
+    def _buffer_rest(self, data: bytes, whole: list[bytes | None]) -> None:
         if self._skipping or not data:
             return
         self._rest += data

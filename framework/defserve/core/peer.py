@@ -65,7 +65,7 @@ def may_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
 
 TOO_MANY_CALLS = 429
 """Tells a transport that there was no room for the call. It is never sent: codes of our own are forbidden there."""
-LONGEST_TRACEBACK = 32_000
+MAX_TRACEBACK_LENGTH = 32_000
 
 
 class Profile:
@@ -118,7 +118,7 @@ def mask(call: Call, error: BaseException) -> str:
     if isinstance(error, TypeError) and (fix := _needless_await(error)):
         error.add_note(f"  fix: {fix}")
     # As text, because formatting an `exc_info` would show the secrets in it.
-    shown = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
+    shown = redact_text("".join(traceback.format_exception(error)), limit=MAX_TRACEBACK_LENGTH, multiline=True)
     logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, shown)
     return f"internal error (id {error_id})"
 

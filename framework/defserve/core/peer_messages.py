@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
 
 
-def take_batch(session: Session, messages: list[Message], envelope: object | None, sender: PeerIdentity | None) -> bool:
+def feed_batch(session: Session, messages: list[Message], envelope: object | None, sender: PeerIdentity | None) -> bool:
     """Several messages in one frame; returns what `Session.take` does."""
     if not session.takes_batches:
         refuse(session, "Invalid request: batches are not part of this protocol version", envelope)
@@ -42,16 +42,18 @@ def take_batch(session: Session, messages: list[Message], envelope: object | Non
         if isinstance(message, Request):
             session.malformed_in_a_row = 0
             batch.waiting += 1
-            session.take_request(message, envelope, sender, batch)
+            session.feed_request(message, envelope, sender, batch)
         elif isinstance(message, Malformed):
             batch.replies.append(_refusal(session, message))
         else:
-            take_other(session, message, envelope, sender)
+            feed_other_message(session, message, envelope, sender)
     batch.one_done(session.outlet)
     return True
 
 
-def take_other(session: Session, message: Message, envelope: object | None, sender: PeerIdentity | None) -> bool:
+def feed_other_message(
+    session: Session, message: Message, envelope: object | None, sender: PeerIdentity | None
+) -> bool:
     """One message that is no request; returns what `Session.take` does."""
     if isinstance(message, Malformed):
         message = _meant(session, message)
@@ -60,9 +62,9 @@ def take_other(session: Session, message: Message, envelope: object | None, send
         return True
     session.malformed_in_a_row = 0
     if isinstance(message, Notification):
-        return _notified(session, message, sender)
+        return _dispatch_notification(session, message, sender)
     if isinstance(message, Reply):
-        session.answered(message, sender)
+        session.feed_reply(message, sender)
     return True
 
 
@@ -93,7 +95,7 @@ def _meant(session: Session, malformed: Malformed) -> Message:
     return malformed
 
 
-def _notified(session: Session, notification: Notification, sender: PeerIdentity | None) -> bool:
+def _dispatch_notification(session: Session, notification: Notification, sender: PeerIdentity | None) -> bool:
     composition = session.composition
     terms = session.terms or composition.unopened
     try:

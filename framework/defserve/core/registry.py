@@ -28,30 +28,30 @@ class _Mirror(Generic[T]):
         self.target, self._rename = target, rename
         self._shown: dict[str, tuple[str, T]] = {}
 
-    def put(self, name: str, entry: _Entry[T], changed: list[Registry[T]]) -> None:
+    def put_entry(self, name: str, entry: _Entry[T], changed: list[Registry[T]]) -> None:
         renamed = self._rename(name, entry.item)
         if renamed is None:
-            self.take(name, changed)
+            self.remove_entry(name, changed)
             return
         there, item = renamed
         _, shown = self._shown.get(name, (None, None))
-        self.target._put(there, item, entry.where, changed, over=shown)  # pyright: ignore[reportPrivateUsage]
+        self.target._put_item(there, item, entry.where, changed, over=shown)  # pyright: ignore[reportPrivateUsage]
         self._shown[name] = (there, item)
 
-    def take(self, name: str, changed: list[Registry[T]]) -> None:
+    def remove_entry(self, name: str, changed: list[Registry[T]]) -> None:
         there, item = self._shown.pop(name, (None, None))
         if there is not None:
-            self.target._take(there, changed, item)  # pyright: ignore[reportPrivateUsage]
+            self.target._remove_item(there, changed, item)  # pyright: ignore[reportPrivateUsage]
 
     def restore(self, name: str, old: _Entry[T] | None, changed: list[Registry[T]]) -> None:
         if old is None:
-            self.take(name, changed)
+            self.remove_entry(name, changed)
         else:
-            self.put(name, old, changed)
+            self.put_entry(name, old, changed)
 
     def clear(self, changed: list[Registry[T]]) -> None:
         for name in [*self._shown]:
-            self.take(name, changed)
+            self.remove_entry(name, changed)
 
 
 class Registry(Generic[T]):
@@ -79,18 +79,18 @@ class Registry(Generic[T]):
         Raises UsageError when the name is taken, unless `replace`: then the item takes over name and position.
         """
         changed = list[Registry[T]]()
-        self._put(name, item, where, changed, replace=replace)
+        self._put_item(name, item, where, changed, replace=replace)
         for registry in changed:
-            registry._tell()
+            registry._notify_watchers()
 
     def remove(self, name: str) -> T:
         """Take an item out and return it; its position stays empty. Raises UsageError when there is none."""
         changed = list[Registry[T]]()
-        entry = self._take(name, changed)
+        entry = self._remove_item(name, changed)
         if entry is None:
             raise self._unknown(name)
         for registry in changed:
-            registry._tell()
+            registry._notify_watchers()
         return entry.item
 
     def get(self, name: str) -> T | None:
@@ -112,7 +112,7 @@ class Registry(Generic[T]):
         """Tell the watchers that items are shown differently, though none was added or removed."""
         with self._lock:
             self.version += 1
-        self._tell()
+        self._notify_watchers()
         for mirror in self._mirrors:
             mirror.target.touch()
 
@@ -128,13 +128,13 @@ class Registry(Generic[T]):
         with self._lock:
             try:
                 for name, entry in self._entries.items():
-                    mirror.put(name, entry, changed)
+                    mirror.put_entry(name, entry, changed)
             except UsageError:
                 mirror.clear([])
                 raise
             self._mirrors = (*self._mirrors, mirror)
         for registry in changed:
-            registry._tell()
+            registry._notify_watchers()
 
         def end() -> None:
             gone = list[Registry[T]]()
@@ -142,7 +142,7 @@ class Registry(Generic[T]):
                 self._mirrors = tuple(other for other in self._mirrors if other is not mirror)
                 mirror.clear(gone)
             for registry in gone:
-                registry._tell()
+                registry._notify_watchers()
 
         return end
 
@@ -170,7 +170,7 @@ class Registry(Generic[T]):
     def __repr__(self) -> str:
         return f"<Registry of {self.kind}: {', '.join(self._entries) or 'empty'}>"
 
-    def _put(
+    def _put_item(
         self,
         name: str,
         item: T,
@@ -186,11 +186,11 @@ class Registry(Generic[T]):
             if old is not None and not replace and old.item is not over:
                 if over is not None:
                     return
-                raise self._taken(name, old.where, where)
+                raise self._make_conflict_error(name, old.where, where)
             entry = _Entry(self._last + 1 if old is None else old.position, item, where)
             for index, mirror in enumerate(self._mirrors):
                 try:
-                    mirror.put(name, entry, changed)
+                    mirror.put_entry(name, entry, changed)
                 except UsageError:
                     for done in self._mirrors[:index]:
                         done.restore(name, old, changed)
@@ -199,14 +199,14 @@ class Registry(Generic[T]):
             self._publish({**self._entries, name: entry})
         changed.append(self)
 
-    def _take(self, name: str, changed: list[Registry[T]], item: T | None = None) -> _Entry[T] | None:
+    def _remove_item(self, name: str, changed: list[Registry[T]], item: T | None = None) -> _Entry[T] | None:
         """Take out what is registered under a name; with `item`, only if it is that one."""
         with self._lock:
             entry = self._entries.get(name)
             if entry is None or (item is not None and entry.item is not item):
                 return None
             for mirror in self._mirrors:
-                mirror.take(name, changed)
+                mirror.remove_entry(name, changed)
             # Copied whole: choosing one by one takes ten times as long, and a server that leaves may have thousands.
             left = self._entries.copy()
             del left[name]
@@ -219,12 +219,12 @@ class Registry(Generic[T]):
         self._entries = entries
         self.version += 1
 
-    def _tell(self) -> None:
+    def _notify_watchers(self) -> None:
         # Outside the lock, so that a watcher may use the registry.
         for changed in self._watchers.values():
             changed()
 
-    def _taken(self, name: str, first: str, second: str) -> UsageError:
+    def _make_conflict_error(self, name: str, first: str, second: str) -> UsageError:
         place = f" at {first}" if first else ""
         return UsageError(
             f"{self.kind} {name!r} is already registered{place}",

@@ -154,7 +154,7 @@ class SessionSharer(SessionHolder, Protocol):
     def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:
         """A call that does not run here is to be cancelled."""
 
-    def kept_changed(self) -> None:
+    def mark_dirty(self) -> None:
         """What an extension keeps for the session has changed."""
 
 

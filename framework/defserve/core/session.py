@@ -26,7 +26,7 @@ from defserve.core.messages import (
     notification,
 )
 from defserve.core.peer import TOO_MANY_CALLS, may_act_for
-from defserve.core.peer_messages import OutgoingRequest, OutgoingRequests, refuse, take_batch, take_other
+from defserve.core.peer_messages import OutgoingRequest, OutgoingRequests, feed_batch, feed_other_message, refuse
 from defserve.errors import (
     CredentialEnded,
     Draining,
@@ -126,7 +126,7 @@ class Session(Locals):
 
     # -- in ----------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes | None, envelope: object | None = None) -> bool:
+    def feed_bytes(self, data: bytes | None, envelope: object | None = None) -> bool:
         """One frame from the peer; None stands for one past the size limit.
 
         Returns False, and does nothing, if an answer needs an event loop and there is none yet.
@@ -137,11 +137,11 @@ class Session(Locals):
             return True
         message = decode(data, limits.depth, limits.keys)
         if type(message) is not Request:
-            return self.take(message, envelope)
+            return self.feed_message(message, envelope)
         self.malformed_in_a_row = 0
-        return self.take_request(message, envelope)
+        return self.feed_request(message, envelope)
 
-    def take(
+    def feed_message(
         self, message: Message | list[Message], envelope: object | None = None, identity: PeerIdentity | None = None
     ) -> bool:
         """One decoded frame, for transports that decode it themselves; see `receive`.
@@ -150,12 +150,12 @@ class Session(Locals):
         """
         if type(message) is Request:
             self.malformed_in_a_row = 0
-            return self.take_request(message, envelope, identity)
+            return self.feed_request(message, envelope, identity)
         if isinstance(message, list):
-            return take_batch(self, message, envelope, identity)
-        return take_other(self, message, envelope, identity)
+            return feed_batch(self, message, envelope, identity)
+        return feed_other_message(self, message, envelope, identity)
 
-    def begin(
+    def start_call(
         self,
         request: Request,
         envelope: object | None = None,
@@ -172,13 +172,13 @@ class Session(Locals):
         if identity is not None:
             call.identity = identity
         call.held = True
-        work = self._begun(call, request, offer)
+        work = self._start(call, request, offer)
         if isinstance(work, bool) or (left := self.engine.begin(call, work)) is None:
             return call.reply or NO_REPLY
         call.rest = left
         return call
 
-    def answered(self, reply: Reply, identity: PeerIdentity | None) -> None:
+    def feed_reply(self, reply: Reply, identity: PeerIdentity | None) -> None:
         """Take an answer to a question of ours, from who may give it."""
         if self._requests is not None and self.takes_answer(reply, identity):
             self._requests.answer(reply)
@@ -188,7 +188,7 @@ class Session(Locals):
         asker = self._requests.asker(reply) if self._requests is not None else None
         return may_act_for(identity, asker)
 
-    def take_request(
+    def feed_request(
         self,
         request: Request,
         envelope: object | None,
@@ -201,7 +201,7 @@ class Session(Locals):
             call.identity = identity
         if batch is not None:
             call.batch = batch
-        work = self._begun(call, request, UNREAD)
+        work = self._start(call, request, UNREAD)
         if isinstance(work, bool):
             return work
         self.engine.start(call, work)
@@ -214,7 +214,7 @@ class Session(Locals):
             call.envelope = envelope
         return call
 
-    def _begun(self, call: Call, request: Request, offer: Offer | None) -> Coroutine[Any, Any, Any] | bool:
+    def _start(self, call: Call, request: Request, offer: Offer | None) -> Coroutine[Any, Any, Any] | bool:
         """The work a call needs. True when it has been answered already; False when it needs a loop and has none."""
         composition, terms, calls = self.composition, call.terms, self.in_flight
         try:
@@ -391,10 +391,10 @@ class Session(Locals):
         """Go on with a session of another process."""
         restore(self, record)
 
-    def kept_changed(self) -> None:
+    def mark_dirty(self) -> None:
         """What an extension keeps for this session (`Extension.kept`) has changed."""
         if self.sharer is not None:
-            self.sharer.kept_changed()
+            self.sharer.mark_dirty()
 
     def belong_to(self, identity: PeerIdentity) -> None:
         """The peer has authenticated after the conversation began. Raises LimitExceeded if it has too many sessions."""
@@ -498,7 +498,7 @@ def record_of(session: Session) -> dict[str, Any]:
     offer = session.terms.offer
     record: dict[str, Any] = {OFFER: [offer.version, offer.capabilities, offer.info], READY: session.ready}
     for extension in session.composition.keepers:
-        record |= {f"{KEPT}{extension.name}:{name}": value for name, value in extension.kept(session).items()}
+        record |= {f"{KEPT}{extension.name}:{name}": value for name, value in extension.export_state(session).items()}
     return record
 
 
@@ -511,4 +511,4 @@ def restore(session: Session, record: Mapping[str, Any]) -> None:
     for extension in session.composition.keepers:
         mine = f"{KEPT}{extension.name}:"
         kept = {name.removeprefix(mine): value for name, value in record.items() if name.startswith(mine)}
-        extension.restore(session, kept)
+        extension.import_state(session, kept)

@@ -23,7 +23,7 @@ from defserve.protocols.mcpx.envelope import PROFILES, is_reserved
 from defserve.serve.sockets import network_of
 
 PREFIX: Final = "/v0.1/"
-MOST_HISTORY: Final = 1_000
+MAX_HISTORY: Final = 1_000
 DEFAULT_HISTORY: Final = 100
 ISSUING: Final = Rate(per_second=1, burst=20)
 
@@ -57,7 +57,7 @@ class TopicApi:
         if found is None:
             return await self._topics(request)
         topic = unquote(found[1])
-        admission = await self._admitted(request, topic)
+        admission = await self._admit_request(request, topic)
         return (
             admission if isinstance(admission, GatewayResponse) else _PAGES[found[2]](self, topic, admission, request)
         )
@@ -67,16 +67,16 @@ class TopicApi:
     async def _topics(self, request: GatewayRequest) -> GatewayResponse:
         """The topics with somebody in them that the token may enter."""
         if (token := request.token()) is None:
-            return _unauthorized("a token is needed", None)
+            return _make_unauthorized_response("a token is needed", None)
         admit = self._gateway.policy.admit
         names = [name for name in sorted(self._gateway.topics) if await admit(token, name) is not None]
         if not names and (wait := self._failed(request)):
             return _too_many(wait)
         return GatewayResponse(HTTPStatus.OK, encode({"topics": names}))
 
-    async def _admitted(self, request: GatewayRequest, topic: str) -> Admission | GatewayResponse:
+    async def _admit_request(self, request: GatewayRequest, topic: str) -> Admission | GatewayResponse:
         if (token := request.token()) is None:
-            return _unauthorized("a token is needed", None)
+            return _make_unauthorized_response("a token is needed", None)
         admission = await self._gateway.policy.admit(token, topic) if is_topic(topic) else None
         if admission is not None:
             return admission
@@ -95,8 +95,8 @@ class TopicApi:
         """Newest first. `before` is the id or the `ts` of a message; `limit` is 100 unless given."""
         query = parse_qs(urlsplit(request.target).query)
         limit, before = query.get("limit", [str(DEFAULT_HISTORY)])[0], query.get("before", [""])[0]
-        if not limit.isdecimal() or not limit.isascii() or len(limit) > 6 or not 0 < int(limit) <= MOST_HISTORY:
-            return problem(HTTPStatus.BAD_REQUEST, f"limit is a number from 1 to {MOST_HISTORY}")
+        if not limit.isdecimal() or not limit.isascii() or len(limit) > 6 or not 0 < int(limit) <= MAX_HISTORY:
+            return problem(HTTPStatus.BAD_REQUEST, f"limit is a number from 1 to {MAX_HISTORY}")
         found = self._gateway.topics.get(topic)
         kept = [(frame, from_json(frame)) for frame in found.history] if found is not None else []
         if before:
@@ -129,8 +129,12 @@ class TopicApi:
             return problem(HTTPStatus.FORBIDDEN, NO_GUESTS)
         if token is not None and (self._admins is None or await self._admins.verify(token) is None):
             wait = self._failed(request)
-            return _too_many(wait) if wait else _unauthorized("this is not an administrator's token", "invalid_token")
-        asked = _asked(request.body)
+            return (
+                _too_many(wait)
+                if wait
+                else _make_unauthorized_response("this is not an administrator's token", "invalid_token")
+            )
+        asked = _parse_token_request(request.body)
         if isinstance(asked, str):
             return problem(HTTPStatus.BAD_REQUEST, asked)
         assert self._issued is not None
@@ -141,7 +145,7 @@ class TopicApi:
             return await self._issue(self._issued, participant, topic, wanted or PROFILES["proposal-only"], False)
         guests = self._issued.guests
         assert guests is not None
-        if wait := self._pace.take(network_of(request.address)):
+        if wait := self._pace.take_token(network_of(request.address)):
             return _too_many(wait)
         if (refusal := self._refusal(guests, participant, topic, wanted)) is not None:
             return refusal
@@ -184,7 +188,7 @@ _PAGES: Final[Mapping[str, _Page]] = {
 }
 
 
-def _asked(body: bytes) -> tuple[str, str, tuple[str, ...]] | str:
+def _parse_token_request(body: bytes) -> tuple[str, str, tuple[str, ...]] | str:
     """The participant, the topic and the capabilities that are asked for, or what is wrong with the request."""
     try:
         found: Any = from_json(body)
@@ -205,7 +209,7 @@ def _asked(body: bytes) -> tuple[str, str, tuple[str, ...]] | str:
     return participant, topic, tuple(wanted)
 
 
-def _unauthorized(text: str, error: BearerError | None) -> GatewayResponse:
+def _make_unauthorized_response(text: str, error: BearerError | None) -> GatewayResponse:
     return problem(HTTPStatus.UNAUTHORIZED, text, ("WWW-Authenticate", challenge(error)))
 
 

@@ -30,7 +30,7 @@ from defserve.gateway.policy import (
 from defserve.protocols.mcpx.envelope import PROFILES
 
 MATCHING: Final = ("wildcards", "reference")
-MOST_HISTORY: Final = 1_000
+MAX_HISTORY: Final = 1_000
 
 _TOP: Final = {
     "profile", "topics", "matching", "allowed_hosts", "allowed_origins", "trusted_proxy", "tokens_in_urls", "history",
@@ -72,16 +72,16 @@ def load(path: str | Path) -> GatewayConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}", fix="give the gateway's TOML file") from None
     try:
-        return read(tomllib.loads(text), file.parent)
+        return parse_config(tomllib.loads(text), file.parent)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file} is not TOML: {error}") from None
     except UsageError as error:
         raise UsageError(error.problem, where=error.where or str(file), fix=error.fix) from None
 
 
-def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
+def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
     """The configuration in a decoded file."""
-    _checked(table, _TOP | _TABLES, "the file")
+    _check_settings(table, _TOP | _TABLES, "the file")
     profiles = {
         **PROFILES,
         **{name: _texts(given, f"profiles.{name}") for name, given in _table(table, "profiles").items()},
@@ -104,7 +104,9 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
     return GatewayConfig(
         TopicsPolicy(issued, _texts(table.get("topics", EVERY_TOPIC), "topics")),
-        GatewayLimits(**_checked(_table(table, "limits"), {each.name for each in fields(GatewayLimits)}, "limits")),
+        GatewayLimits(
+            **_check_settings(_table(table, "limits"), {each.name for each in fields(GatewayLimits)}, "limits")
+        ),
         _admins(_table(table, "admins"), folder),
         strict=matching == "reference",
         allowed_hosts=_texts(table.get("allowed_hosts", ()), "allowed_hosts"),
@@ -112,7 +114,7 @@ def read(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
         trusted_proxy=table.get("trusted_proxy", False) is True,
         issued=issued,
         tokens_in_urls=table.get("tokens_in_urls", False) is True,
-        history=int(_number(table.get("history", HISTORY), "history", MOST_HISTORY)),
+        history=int(_number(table.get("history", HISTORY), "history", MAX_HISTORY)),
     )
 
 
@@ -123,7 +125,7 @@ def _participants(
     entries: dict[str, ParticipantEntry] = {}
     for name in table:
         where = f"participants.{name}"
-        about = _checked(_table(table, name), _PARTICIPANT, where)
+        about = _check_settings(_table(table, name), _PARTICIPANT, where)
         token = _token(about, where, folder)
         if token in tokens:
             raise UsageError(
@@ -141,7 +143,7 @@ def _participants(
 def _jwt(
     about: Mapping[str, Any], folder: Path, profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]
 ) -> AdmissionPolicy:
-    _checked(about, _JWT | _CLAIMS.keys(), "jwt")
+    _check_settings(about, _JWT | _CLAIMS.keys(), "jwt")
     given = {name: value for name, value in about.items() if name in _JWT and name != "key_file"}
     if missing := {"issuer", "audience"} - given.keys():
         raise UsageError(f"jwt has no {min(missing)}", fix="name the issuer and the audience of the tokens")
@@ -152,7 +154,7 @@ def _jwt(
 
 
 def _guests(about: Mapping[str, Any], profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]) -> GuestRules:
-    _checked(about, _GUESTS, "guests")
+    _check_settings(about, _GUESTS, "guests")
     return GuestRules(
         _texts(about.get("names", GuestRules().names), "guests.names"),
         _texts(about.get("topics", EVERY_TOPIC), "guests.topics"),
@@ -164,7 +166,7 @@ def _admins(table: Mapping[str, Any], folder: Path) -> StaticTokens | None:
     tokens: dict[str, str] = {}
     for name in table:
         where = f"admins.{name}"
-        tokens[_token(_checked(_table(table, name), set(_TOKEN), where), where, folder)] = name
+        tokens[_token(_check_settings(_table(table, name), set(_TOKEN), where), where, folder)] = name
     return StaticTokens(tokens) if tokens else None
 
 
@@ -223,7 +225,7 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     raise UsageError(f"{where} must be a list of strings", fix=f'{where} = ["…"]')
 
 
-def _checked(table: Mapping[str, Any], names: set[str], where: str) -> Mapping[str, Any]:
+def _check_settings(table: Mapping[str, Any], names: set[str], where: str) -> Mapping[str, Any]:
     """The same table. Raises UsageError if it has a setting that is not one of `names`."""
     for name in table:
         if name not in names:

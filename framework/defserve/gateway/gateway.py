@@ -136,7 +136,7 @@ class Gateway:
             return self._turn_away("full", TRY_LATER, "too many participants in this topic")
         held = Capabilities(admission.capabilities, strict=self._strict)
         member = TopicMember(topic, admission, held, wire, f"ws-{new_id()}")
-        member.capabilities = held.changed(self._added.get(member.holder, ()), self._removed.get(member.id, ()))
+        member.capabilities = held.with_changes(self._added.get(member.holder, ()), self._removed.get(member.id, ()))
         self.topics[name] = topic
         topic.add(member)
         if earlier is not None:
@@ -170,7 +170,7 @@ class Gateway:
             return wait
         self.metrics.received += 1
         self.metrics.received_bytes += len(data)
-        wait = self._pace.take(member.key)
+        wait = self._pace.take_token(member.key)
         envelope = parse(data) if not wait or len(data) <= MAX_READ_REFUSED else _UNREAD
         member.begin_window(self.clock())
         member.messages += 1
@@ -195,10 +195,10 @@ class Gateway:
         key = member.key
         if wait := self._volume.peek(key, amount=size):
             return wait
-        is_modest = size <= self._modest.rate.burst and not self._modest.take(key, amount=size)
+        is_modest = size <= self._modest.rate.burst and not self._modest.take_token(key, amount=size)
         if not is_modest and self._is_any_behind(member.topic):
             return LOOK_AGAIN_SECONDS
-        return self._volume.take(key, amount=size)
+        return self._volume.take_token(key, amount=size)
 
     def _is_any_behind(self, topic: GatewayTopic) -> bool:
         """Whether a reader has to be waited for. Those that were waited for long enough are dropped."""
@@ -274,7 +274,7 @@ class Gateway:
         self._removed[id] = self._removed.get(id, none) - set(add) | set(remove)
         old = one.capabilities.patterns
         for member in members:
-            member.capabilities = member.capabilities.changed(add, remove)
+            member.capabilities = member.capabilities.with_changes(add, remove)
             self._send([member], welcome_notice(member, member.topic.others(member)))
             self._send(member.topic.others(member), presence_notice("join", member))
             _log_event("promote", member, old=old, new=member.capabilities.patterns, by=by)
@@ -428,11 +428,11 @@ class GatewayTopic:
     def add(self, member: TopicMember) -> None:
         """Add a member. It replaces one with the same id."""
         self.members[member.id] = member
-        self._changed()
+        self._update_members()
 
     def remove(self, member: TopicMember) -> None:
         del self.members[member.id]
-        self._changed()
+        self._update_members()
 
     def remember(self, frame: bytes) -> None:
         """Keep a message for the history, and drop what is too old or too much."""
@@ -456,7 +456,7 @@ class GatewayTopic:
         named = frozenset(to)
         return [member for member in self._all if member.routing == "all" or member.id in named]
 
-    def _changed(self) -> None:
+    def _update_members(self) -> None:
         # Rebuilt when a member joins or leaves, so that a message finds its list ready.
         self._all = tuple(self.members.values())
         self._directed = any(member.routing == "directed" for member in self._all)
@@ -470,7 +470,10 @@ def welcome_notice(member: TopicMember, others: Iterable[TopicMember], *, replac
 
     `replaced` adds that another connection of the same participant had to go.
     """
-    payload: dict[str, Any] = {"you": _shown(member), "participants": [_shown(other) for other in others]}
+    payload: dict[str, Any] = {
+        "you": _describe_member(member),
+        "participants": [_describe_member(other) for other in others],
+    }
     if replaced:
         payload["replaced"] = True
     return Envelope(WELCOME, GATEWAY, payload, to=[member.id]).encode()
@@ -478,7 +481,7 @@ def welcome_notice(member: TopicMember, others: Iterable[TopicMember], *, replac
 
 def presence_notice(event: Literal["join", "leave"], member: TopicMember) -> bytes:
     """§3.4: for everyone. A second `join` of a member announces new capabilities: there is no kind for that."""
-    participant = _shown(member) if event == "join" else {"id": member.id}
+    participant = _describe_member(member) if event == "join" else {"id": member.id}
     return Envelope(PRESENCE, GATEWAY, {"event": event, "participant": participant}).encode()
 
 
@@ -490,7 +493,7 @@ def error_notice(
     return Envelope(ERROR, GATEWAY, payload, to=[member.id], correlation_id=correlation).encode()
 
 
-def _shown(member: TopicMember) -> dict[str, Any]:
+def _describe_member(member: TopicMember) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": member.id, "capabilities": member.capabilities.patterns}
     return shown if member.is_guest else {**shown, AUTHENTICATED: True}
 

@@ -77,11 +77,11 @@ class GatewayConnection(ServerConnection):
         self._out_bytes = 0
         self.credential: TopicCredential | None = None
 
-    def shown(self) -> tuple[TopicCredential, ...]:
+    def list_credentials(self) -> tuple[TopicCredential, ...]:
         return (self.credential,) if self.credential is not None else ()
 
     def credential_ended(self, key: Any) -> None:
-        self._listener = _ignored  # it may go on sending until it has answered the close
+        self._listener = _ignore_data  # it may go on sending until it has answered the close
         self.end(POLICY, ENDED)
 
     def data_received(self, data: bytes) -> None:
@@ -108,7 +108,7 @@ class GatewayConnection(ServerConnection):
             self._endpoint.tasks.start(self._answer(request))
 
     async def _answer(self, request: GatewayRequest) -> None:
-        self._reply(await self._endpoint.answer(self._endpoint.addressed(request, self.remote_address)))
+        self._reply(await self._endpoint.answer(self._endpoint.with_address(request, self.remote_address)))
 
     def _reply(self, response: GatewayResponse) -> None:
         self.transport.write(response.encode())
@@ -206,7 +206,7 @@ class GatewayEndpoint:
         self.gateway = Gateway(
             config.policy, config.limits, framed=text_frame, strict=config.strict, history=config.history
         )
-        self._api = TopicApi(self.gateway, config.admins, config.issued, self._failed)
+        self._api = TopicApi(self.gateway, config.admins, config.issued, self._count_failure)
         self._tokens_in_urls = config.tokens_in_urls
         self._admins, self._path, self._gate = config.admins, path or "/", gate
         self._failures = FailedTokens(trusted_proxy=config.trusted_proxy, counted_as=network_of)
@@ -232,7 +232,7 @@ class GatewayEndpoint:
 
     async def answer(self, request: GatewayRequest) -> GatewayResponse:
         """The response to a plain request."""
-        if (refusal := self._refused(request)) is not None:
+        if (refusal := self._check_gate(request)) is not None:
             return refusal
         try:
             if urlsplit(request.target).path.startswith(PREFIX):
@@ -241,7 +241,7 @@ class GatewayEndpoint:
         except IssuerUnavailable:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, UNCHECKED, ("Retry-After", "2"))
 
-    def addressed(self, request: GatewayRequest, address: Any) -> GatewayRequest:
+    def with_address(self, request: GatewayRequest, address: Any) -> GatewayRequest:
         """The request with the address that it came from."""
         forwarded_for = request.headers.get("x-forwarded-for", []) if self._trusted_proxy else []
         # The last address is the one that the proxy itself has seen.
@@ -252,15 +252,15 @@ class GatewayEndpoint:
         """Called for every GET, before it becomes a WebSocket."""
         incoming = self._incoming(connection, request)
         is_topic = urlsplit(request.path).path == self._path
-        response = self._refused(incoming) if is_topic else await self.answer(incoming)
+        response = self._check_gate(incoming) if is_topic else await self.answer(incoming)
         return None if response is None else _response(response)
 
     def _incoming(self, connection: ServerConnection, request: Request) -> GatewayRequest:
         headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
-        return self.addressed(GatewayRequest("GET", request.path, headers), connection.remote_address)
+        return self.with_address(GatewayRequest("GET", request.path, headers), connection.remote_address)
 
-    def _refused(self, request: GatewayRequest) -> GatewayResponse | None:
-        refusal = self._gate.check(*map(request.joined, ("host", "origin", "sec-fetch-site")))
+    def _check_gate(self, request: GatewayRequest) -> GatewayResponse | None:
+        refusal = self._gate.check(*map(request.join_header, ("host", "origin", "sec-fetch-site")))
         return problem(HTTPStatus(refusal.status), refusal.text) if refusal is not None else None
 
     async def serve_connection(self, connection: ServerConnection) -> None:
@@ -269,7 +269,9 @@ class GatewayEndpoint:
         request = self._incoming(connection, connection.request)
         query = parse_qs(urlsplit(request.target).query)
         topic, token = _only_value(query, "topic"), self._token(request, query)
-        admission = token if isinstance(token, AdmissionRefused) else await self._admitted(request, topic, token, query)
+        admission = (
+            token if isinstance(token, AdmissionRefused) else await self._admit_request(request, topic, token, query)
+        )
         if isinstance(admission, AdmissionRefused):
             await connection.close(*admission)
             return
@@ -280,7 +282,7 @@ class GatewayEndpoint:
             await connection.close(*member)
             return
         seconds_left = None if admission.expires is None else admission.expires - time.time()
-        self.live.hold(connection)
+        self.live.watch_holder(connection)
         try:
             connection.listen(partial(self.gateway.receive, member))
             async with asyncio.timeout(seconds_left):
@@ -291,14 +293,14 @@ class GatewayEndpoint:
             self.live.release(connection)
             self.gateway.leave(member)
 
-    async def _admitted(
+    async def _admit_request(
         self, request: GatewayRequest, topic: str, token: str | None, query: Mapping[str, list[str]]
     ) -> Admission | AdmissionRefused:
         if _if_taken(query) not in IF_TAKEN:
             return AdmissionRefused(POLICY, f"if_taken is one of {', '.join(IF_TAKEN)}")
         asked = query.get("routing")
         admission = await self.gateway.admit(token, topic, asked[0] if asked else None)
-        if isinstance(admission, AdmissionRefused) and admission.code != TRY_LATER and self._failed(request):
+        if isinstance(admission, AdmissionRefused) and admission.code != TRY_LATER and self._count_failure(request):
             return AdmissionRefused(TRY_LATER, "too many bad tokens")
         return admission
 
@@ -311,7 +313,7 @@ class GatewayEndpoint:
         token = _only_value(query, "token")
         return token if is_token(token) else None
 
-    def _failed(self, request: GatewayRequest) -> float:
+    def _count_failure(self, request: GatewayRequest) -> float:
         forwarded_for = request.headers.get("x-forwarded-for", []) if self._trusted_proxy else []
         return self._failures.count(request.address, (value.encode("latin-1", "replace") for value in forwarded_for))
 
@@ -361,7 +363,7 @@ def _only_value(query: Mapping[str, list[str]], name: str) -> str:
     return given[0] if len(given) == 1 else ""
 
 
-def _ignored(data: bytes) -> None:
+def _ignore_data(data: bytes) -> None:
     """The sender may not send any more."""
 
 

@@ -166,7 +166,7 @@ def _texts(value: object) -> tuple[str, ...] | None:
 # -- Tokens that the gateway itself gives out, at `POST /v0.1/auth/token`. They are kept in memory, as digests.
 
 
-MOST_TOKENS: Final = 10_000
+MAX_TOKENS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class IssuedTokens:
     ) -> str | None:
         """A new token; None if there are too many. Then guests that are not connected give way."""
         self._sweep(participant, topic)
-        if len(self._issued) >= MOST_TOKENS:
+        if len(self._issued) >= MAX_TOKENS:
             idle = next((key for key, one in self._issued.items() if one.is_guest and not is_connected(*one[:2])), None)
             if idle is None:
                 return None

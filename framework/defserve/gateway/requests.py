@@ -40,7 +40,7 @@ class GatewayRequest(NamedTuple):
     address: str = ""
     """Of the peer, or of whom a trusted proxy names."""
 
-    def joined(self, name: str) -> str | None:
+    def join_header(self, name: str) -> str | None:
         """All values of a header in one, as the gate needs them."""
         return ", ".join(self.headers[name]) if name in self.headers else None
 
@@ -149,7 +149,7 @@ async def _promote(
     if admin is None:
         why = challenge("invalid_token" if "authorization" in request.headers else None)
         return problem(HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why))
-    wanted = _wanted(request.body)
+    wanted = _parse_wanted(request.body)
     if isinstance(wanted, str):
         return problem(HTTPStatus.BAD_REQUEST, wanted)
     members = [one for one in gateway.connections(participant) if wanted.topic in (None, one.topic.name)]
@@ -177,7 +177,7 @@ class Wanted(NamedTuple):
     topic: str | None
 
 
-def _wanted(body: bytes) -> Wanted | str:
+def _parse_wanted(body: bytes) -> Wanted | str:
     """What is asked for, or what is wrong with the request."""
     try:
         asked = from_json(body)

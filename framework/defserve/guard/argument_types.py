@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.guard.verdict import checked, refused
+from defserve.guard.verdict import make_refused_verdict, require_allowed
 
 if TYPE_CHECKING:
     from defserve.guard.code.allowed_names import CodeLevel
@@ -96,8 +96,8 @@ class Shell:
 
         judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
         if judged.argv and self.root and (found := places.find_link(judged.argv, self.root)):
-            judged = refused([found], {})
-        verdict = checked(judged, "Command refused", self.mode)
+            judged = make_refused_verdict([found], {})
+        verdict = require_allowed(judged, "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or (), self.mode)
 
 
@@ -139,7 +139,7 @@ class Url:
         options: dict[str, Any] = {"schemes": self.schemes, "hosts": self.hosts, "private": self.private}
         if self.ports is not None:
             options["ports"] = self.ports
-        url = PublicUrl(checked(network.judge(text, **options), "URL refused", self.validator).url or text)
+        url = PublicUrl(require_allowed(network.judge(text, **options), "URL refused", self.validator).url or text)
         if (seen := URLS.get()) is not None:
             seen.append((url, self))
         return url
@@ -192,7 +192,7 @@ class Code:
         from defserve.guard import code
 
         verdict = code.judge(text, level=self.level, allow=self.allow, block=self.block, max_bytes=self.max_bytes)
-        checked(verdict, "Code validation failed", self.validator)
+        require_allowed(verdict, "Code validation failed", self.validator)
         return text
 
 

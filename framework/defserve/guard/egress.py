@@ -11,7 +11,7 @@ from typing import Final
 
 from defserve.errors import Rejected, UsageError
 from defserve.guard.network import DEFAULT_PORTS, PORTS, SCHEMES, authority_of, hints_of, judge, judge_address
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 from defserve.limits import Limits
 
 DEADLINE: Final = "deadline"
@@ -72,7 +72,7 @@ class Egress:
 
     def refuse(self, *violations: Violation) -> Verdict:
         """The verdict on a URL whose text is allowed, but which is refused for another reason."""
-        return refused(violations, hints_of(self.schemes, self.ports, self.hosts))
+        return make_refused_verdict(violations, hints_of(self.schemes, self.ports, self.hosts))
 
 
 def refusal(verdict: Verdict, reason: str = "URL refused") -> Rejected:
@@ -108,7 +108,9 @@ async def check(url: str, egress: Egress | None = None, *, resolver: Resolver | 
     return found if isinstance(found, Verdict) else verdict
 
 
-async def judged_addresses(host: str, port: int, egress: Egress, *, resolver: Resolver | None = None) -> Sequence[str]:
+async def resolve_allowed_addresses(
+    host: str, port: int, egress: Egress, *, resolver: Resolver | None = None
+) -> Sequence[str]:
     """The addresses to connect to, in order. Raises Refused when there are none, or one of them is not public."""
     found = await addresses(host, port, egress, resolver=resolver)
     if isinstance(found, Verdict):

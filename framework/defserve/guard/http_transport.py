@@ -17,10 +17,10 @@ import httpcore2
 import httpx2
 
 from defserve.errors import LimitExceeded, Refused
-from defserve.guard.egress import DEADLINE, Egress, Resolver, judged_addresses, refusal
+from defserve.guard.egress import DEADLINE, Egress, Resolver, refusal, resolve_allowed_addresses
 
 CONNECT_SECONDS = 10.0
-MOST_CONNECTIONS = 100
+MAX_CONNECTIONS = 100
 
 # Common servers hang up after five seconds. This is less, so that a connection is not closed just as it is reused.
 IDLE_SECONDS = 4.0
@@ -48,9 +48,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                 response = await self._inner.handle_async_request(request)
         except TimeoutError:
             raise too_late(self._egress.timeout) from None
-        return await self._bounded(request, response, deadline)
+        return await self._limit_response(request, response, deadline)
 
-    async def _bounded(self, request: httpx2.Request, response: httpx2.Response, deadline: float) -> httpx2.Response:
+    async def _limit_response(
+        self, request: httpx2.Request, response: httpx2.Response, deadline: float
+    ) -> httpx2.Response:
         length = response.headers.get("content-length", "")
         if request.method != "HEAD" and length.isdecimal() and int(length[:20]) > self._egress.max_bytes:
             await response.aclose()
@@ -90,7 +92,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         failure: Exception = httpcore2.ConnectError("no address")
-        for address in await judged_addresses(host, port, self._egress, resolver=self._resolver):
+        for address in await resolve_allowed_addresses(host, port, self._egress, resolver=self._resolver):
             try:
                 return await self._sockets.connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
@@ -115,7 +117,7 @@ class _PinnedTransport(httpx2.AsyncBaseTransport):
     def __init__(self, backend: PinnedBackend, tls: ssl.SSLContext) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
-            max_connections=MOST_CONNECTIONS,
+            max_connections=MAX_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,
             network_backend=backend,
         )
@@ -241,13 +243,13 @@ class _Inflate:
 
 
 def too_long(most: int) -> LimitExceeded:
-    return _exceeded(f"the response is longer than {most} bytes", "max_bytes", most)
+    return _make_limit_error(f"the response is longer than {most} bytes", "max_bytes", most)
 
 
 def too_late(seconds: float) -> LimitExceeded:
-    return _exceeded(f"the response was not complete within {seconds:g} s", "timeout", seconds)
+    return _make_limit_error(f"the response was not complete within {seconds:g} s", "timeout", seconds)
 
 
-def _exceeded(reason: str, limit: str, value: float) -> LimitExceeded:
+def _make_limit_error(reason: str, limit: str, value: float) -> LimitExceeded:
     data = {"status": "rejected", "reason": reason, "violations": [reason], "hints": {limit: value}, "limit": limit}
     return LimitExceeded(reason, data=data)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from defserve.base.hidden_characters import is_plain
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
 __all__ = ["judge"]
 
@@ -30,9 +30,9 @@ PORTS: Final = (80, 443, 8080, 8443)
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 # RFC 9110 §4.1 asks every implementation to support this much.
-LONGEST_URL = 8_000
-LONGEST_NAME, LONGEST_LABEL = 253, 63
-LONGEST_QUOTE = 80
+MAX_URL_LENGTH = 8_000
+MAX_HOST_LENGTH, MAX_LABEL_LENGTH = 253, 63
+MAX_QUOTE_LENGTH = 80
 
 _URL: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
@@ -104,12 +104,12 @@ def judge(
     """
     hints = hints_of(schemes, ports, hosts)
     try:
-        where, rest = _read(url, schemes)
+        where, rest = _parse_url(url, schemes)
     except _Bad as bad:
-        return refused([bad.violation], hints)
+        return make_refused_verdict([bad.violation], hints)
     is_private = str(where) in private
     violations = [] if is_private else _against_options(where, ports, hosts) + _against_host(where.host)
-    return refused(violations, hints) if violations else Verdict(True, url=_written(where, rest))
+    return make_refused_verdict(violations, hints) if violations else Verdict(True, url=_format_url(where, rest))
 
 
 def hints_of(schemes: Collection[str], ports: Collection[int] | None, hosts: Collection[str] | None) -> dict[str, Any]:
@@ -121,17 +121,17 @@ def hints_of(schemes: Collection[str], ports: Collection[int] | None, hosts: Col
 def authority_of(url: str) -> Authority:
     """Where a URL that was allowed leads. Raises ValueError for one that cannot be read."""
     try:
-        return _read(url, DEFAULT_PORTS)[0]
+        return _parse_url(url, DEFAULT_PORTS)[0]
     except _Bad as bad:
         raise ValueError(bad.violation.message) from None
 
 
-def _read(url: str, schemes: Collection[str]) -> tuple[Authority, str]:
+def _parse_url(url: str, schemes: Collection[str]) -> tuple[Authority, str]:
     """Scheme, host and port, and all that follows them, encoded."""
     _check_text(url)
     scheme, colon, _ = url.lower().partition(":")
     if colon and (scheme not in schemes or scheme not in DEFAULT_PORTS):
-        raise _Bad("scheme", f"Blocked scheme: {_shown(scheme)}")
+        raise _Bad("scheme", f"Blocked scheme: {_quote_text(scheme)}")
     if (found := _URL.fullmatch(url)) is None:
         raise _why_malformed(url)
     host = _host(found["host"])
@@ -139,17 +139,17 @@ def _read(url: str, schemes: Collection[str]) -> tuple[Authority, str]:
     if port > 65_535:
         raise _Bad("port", f"Blocked port: {port}")
     _check_agreement(url, found)
-    rest = _encoded(found["path"] or "/")
+    rest = _encode_part(found["path"] or "/")
     for mark, part in (("?", found["query"]), ("#", found["fragment"])):
-        rest += f"{mark}{_encoded(part)}" if part is not None else ""
+        rest += f"{mark}{_encode_part(part)}" if part is not None else ""
     return Authority(scheme, host, port), rest
 
 
 def _check_text(url: object) -> None:
     if not isinstance(url, str):
         raise _Bad("syntax", f"Not a URL: {type(url).__name__}")
-    if len(url) > LONGEST_URL:
-        raise _Bad("length", f"Too long: {len(url)} characters, at most {LONGEST_URL}")
+    if len(url) > MAX_URL_LENGTH:
+        raise _Bad("length", f"Too long: {len(url)} characters, at most {MAX_URL_LENGTH}")
     if bad := _BLOCKED.search(url):
         raise _Bad("character", f"Blocked character: U+{ord(bad[0]):04X}; percent-encode it where it is meant")
 
@@ -161,7 +161,7 @@ def _why_malformed(url: str) -> _Bad:
         # Not quoted: it may be a password.
         return _Bad("userinfo", "Blocked user name or password before the host")
     if "%" in authority:
-        return _Bad("host", f"Blocked host: {_shown(authority)} holds a percent sign")
+        return _Bad("host", f"Blocked host: {_quote_text(authority)} holds a percent sign")
     return _Bad("syntax", "Not a URL of the form http(s)://host[:port]/path")
 
 
@@ -175,7 +175,7 @@ def _check_agreement(url: str, found: re.Match[str]) -> None:
     except ValueError:
         same = False
     if not same:
-        raise _Bad("host", f"Ambiguous host: {_shown(found['host'])}")
+        raise _Bad("host", f"Ambiguous host: {_quote_text(found['host'])}")
 
 
 def _host(raw: str) -> str:
@@ -184,17 +184,17 @@ def _host(raw: str) -> str:
         try:
             return str(IPv6Address(raw[1:-1]))
         except ValueError:
-            raise _Bad("host", f"Blocked host: {_shown(raw)} is not an IPv6 address") from None
+            raise _Bad("host", f"Blocked host: {_quote_text(raw)} is not an IPv6 address") from None
     name = _ascii(raw).lower()
     if _NUMBER.fullmatch(name.removesuffix(".").rpartition(".")[2]):
-        return _dotted_quad(raw)
+        return _check_dotted_quad(raw)
     labels = name.removesuffix(".").split(".")
-    if len(name) > LONGEST_NAME + 1 or not all(map(_is_label, labels)):
-        raise _Bad("host", f"Blocked host: {_shown(raw)} is not a host name")
+    if len(name) > MAX_HOST_LENGTH + 1 or not all(map(_is_label, labels)):
+        raise _Bad("host", f"Blocked host: {_quote_text(raw)} is not a host name")
     return ".".join(labels)
 
 
-def _dotted_quad(raw: str) -> str:
+def _check_dotted_quad(raw: str) -> str:
     """An IPv4 address of four decimal parts. Clients disagree on the other forms: `127.1`, `0x7f000001`, `①.①.①.①`."""
     try:
         if raw.isascii() and str(IPv4Address(raw)) == raw:
@@ -202,7 +202,7 @@ def _dotted_quad(raw: str) -> str:
     except ValueError:
         pass
     raise _Bad(
-        "numeric-host", f"Blocked host: {_shown(raw)} is a number, but not an IPv4 address of four decimal parts"
+        "numeric-host", f"Blocked host: {_quote_text(raw)} is a number, but not an IPv4 address of four decimal parts"
     )
 
 
@@ -211,18 +211,18 @@ def _ascii(raw: str) -> str:
     if raw.isascii():
         return raw
     # Invisible marks are not printable. The mapping would silently drop most of them.
-    if len(raw) <= LONGEST_NAME and is_plain(raw):
+    if len(raw) <= MAX_HOST_LENGTH and is_plain(raw):
         import idna
 
         try:
             return idna.encode(raw, uts46=True).decode("ascii")
         except (idna.IDNAError, UnicodeError, ValueError, IndexError):
             pass
-    raise _Bad("host", f"Blocked host: {_shown(raw)} is not an internationalised host name")
+    raise _Bad("host", f"Blocked host: {_quote_text(raw)} is not an internationalised host name")
 
 
 def _is_label(label: str) -> bool:
-    if len(label) > LONGEST_LABEL or not _LABEL.fullmatch(label):
+    if len(label) > MAX_LABEL_LENGTH or not _LABEL.fullmatch(label):
         return False
     return not label.startswith("xn--") or _is_encoded_label(label)
 
@@ -243,7 +243,7 @@ def _against_options(where: Authority, ports: Collection[int] | None, hosts: Col
     if ports is not None and where.port not in ports:
         violations.append(Violation("port", f"Blocked port: {where.port}"))
     if hosts is not None and not any(_covers(pattern, where.host) for pattern in hosts):
-        violations.append(Violation("host-list", f"Blocked host: {_shown(where.host)} is not on the list"))
+        violations.append(Violation("host-list", f"Blocked host: {_quote_text(where.host)} is not on the list"))
     return violations
 
 
@@ -262,9 +262,9 @@ def _against_host(host: str) -> list[Violation]:
         return [Violation("private-address", f"Blocked address: '{address}' ({what})")] if what else []
     labels = host.split(".")
     if len(labels) == 1:
-        return [Violation("private-name", f"Blocked host: {_shown(host)} is a local name")]
+        return [Violation("private-name", f"Blocked host: {_quote_text(host)} is a local name")]
     if {labels[-1], ".".join(labels[-2:])} & _PRIVATE_SUFFIXES or host in _METADATA_NAMES:
-        return [Violation("private-name", f"Blocked host: {_shown(host)} is not a public name")]
+        return [Violation("private-name", f"Blocked host: {_quote_text(host)} is not a public name")]
     return []
 
 
@@ -275,18 +275,18 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
     return IPv4Address(host) if host.rpartition(".")[2].isdigit() else None
 
 
-def _written(where: Authority, rest: str) -> str:
+def _format_url(where: Authority, rest: str) -> str:
     host = f"[{where.host}]" if ":" in where.host else where.host
     port = "" if where.port == DEFAULT_PORTS[where.scheme] else f":{where.port}"
     return f"{where.scheme}://{host}{port}{rest}"
 
 
-def _encoded(part: str) -> str:
+def _encode_part(part: str) -> str:
     return quote(_LOOSE_PERCENT.sub("%25", part), safe=_PLAIN)
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + "…")
+def _quote_text(text: str) -> str:
+    return repr(text if len(text) <= MAX_QUOTE_LENGTH else text[:MAX_QUOTE_LENGTH] + "…")
 
 
 # -- Which IP addresses are public. By our own table: `ipaddress.is_global` lets too much pass, and differs by version.
@@ -347,10 +347,10 @@ def judge_address(address: str | IPv4Address | IPv6Address) -> Verdict:
     try:
         parsed = ip_address(address)
     except ValueError:
-        return refused([Violation("address", f"Not an IP address: {str(address)[:64]!r}")])
+        return make_refused_verdict([Violation("address", f"Not an IP address: {str(address)[:64]!r}")])
     if (what := not_public(parsed)) is None:
         return Verdict(True)
-    return refused([Violation("private-address", f"Blocked address: '{parsed}' ({what})")])
+    return make_refused_verdict([Violation("private-address", f"Blocked address: '{parsed}' ({what})")])
 
 
 def not_public(address: IPv4Address | IPv6Address) -> str | None:
@@ -359,7 +359,7 @@ def not_public(address: IPv4Address | IPv6Address) -> str | None:
         return next((what for network, what in _NOT_PUBLIC_4 if address in network), None)
     if address.scope_id is not None:
         return "link-local"
-    for how, carried in _carried(address):
+    for how, carried in _iter_embedded_ipv4(address):
         if what := not_public(carried):
             return f"{how} {carried}, {what}"
     if address in _MAPPED or address in _NAT64:
@@ -369,7 +369,7 @@ def not_public(address: IPv4Address | IPv6Address) -> str | None:
     return next((what for network, what in _NOT_PUBLIC_6 if address in network), None)
 
 
-def _carried(address: IPv6Address) -> Iterator[tuple[str, IPv4Address]]:
+def _iter_embedded_ipv4(address: IPv6Address) -> Iterator[tuple[str, IPv4Address]]:
     """The IPv4 addresses that packets for this IPv6 address may end at, and by which mechanism."""
     number = int(address)
     low = IPv4Address(number & 0xFFFFFFFF)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 
 from defserve.base.hidden_characters import describe_hidden
 from defserve.errors import UsageError
-from defserve.guard.verdict import Verdict, Violation, checked, refused
+from defserve.guard.verdict import Verdict, Violation, make_refused_verdict, require_allowed
 
 MAX_BYTES = 4096
 MAX_NAME_BYTES = 255
@@ -35,14 +35,14 @@ _FORM = "a path relative to the root, with '/' between names, without '..', '~',
 def judge(path: str, root: str | Path) -> Verdict:
     """Whether `path` can only mean something below `root`, by its text. Touches no file, never raises."""
     if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return refused([Violation("text", "Blocked path: it is not text")], {"form": _FORM})
+        return make_refused_verdict([Violation("text", "Blocked path: it is not text")], {"form": _FORM})
     found = list(_violations(path))
     if not found:
         return Verdict(True)
     hints: dict[str, str] = {"form": _FORM}
     if inside := _relative(path, root):
         hints["path"] = inside
-    return refused(found, hints)
+    return make_refused_verdict(found, hints)
 
 
 def _violations(path: str) -> Iterator[Violation]:
@@ -103,7 +103,7 @@ def resolve(path: str, root: str | Path) -> Path:
 
     Raises Rejected if the text is refused, or if a link leads out of the root.
     """
-    checked(judge(path, root), "Path refused", "path")
+    require_allowed(judge(path, root), "Path refused", "path")
     top = os.path.realpath(root)
     real = os.path.realpath(os.path.join(top, path))
     if real != top and not real.startswith(top.rstrip(os.sep) + os.sep):
@@ -120,7 +120,7 @@ def open_within(path: str, root: str | Path, flags: int = os.O_RDONLY, mode: int
     """
     if os.open not in os.supports_dir_fd:
         raise UsageError("this system cannot open files without following links", fix="use resolve() instead")
-    checked(judge(path, root), "Path refused", "path")
+    require_allowed(judge(path, root), "Path refused", "path")
     names = [name for name in path.split("/") if name not in ("", ".")]
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -163,4 +163,4 @@ def _plain(descriptor: int) -> int:
 
 
 def _refuse(rule: str, message: str) -> None:
-    checked(refused([Violation(rule, message)], {"form": _FORM}), "Path refused", "path")
+    require_allowed(make_refused_verdict([Violation(rule, message)], {"form": _FORM}), "Path refused", "path")

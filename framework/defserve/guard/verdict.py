@@ -44,12 +44,12 @@ class Verdict:
         return self.allowed
 
 
-def refused(violations: Iterable[Violation], hints: Mapping[str, Any] | None = None) -> Verdict:
+def make_refused_verdict(violations: Iterable[Violation], hints: Mapping[str, Any] | None = None) -> Verdict:
     """The verdict of a judge that found something."""
     return Verdict(False, tuple(violations), hints=hints or {})
 
 
-def checked(verdict: Verdict, reason: str, guard: str) -> Verdict:
+def require_allowed(verdict: Verdict, reason: str, guard: str) -> Verdict:
     """The verdict, if it allows the input. Raises Rejected otherwise."""
     if not verdict.allowed:
         raise Rejected(reason, verdict.violations, verdict.hints, guard=guard)

@@ -25,11 +25,11 @@ from defserve.inspector.protocol import BadMessage
 from defserve.inspector.questions import Questions
 from defserve.serve.sockets import Receive, Scope, Send
 
-LONGEST_CALL: Final = 24 * 3600.0
-LONGEST_MESSAGE: Final = 1024 * 1024
-LONGEST_URL: Final = 8_192
-MOST_PENDING: Final = 16
-MOST_APPS: Final = 16
+MAX_CALL_SECONDS: Final = 24 * 3600.0
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+MAX_URL_LENGTH: Final = 8_192
+MAX_PENDING_REQUESTS: Final = 16
+MAX_APPS: Final = 16
 MODES: Final = ("inline", "fullscreen")
 CONTEXT: Final = ("theme", "styles", "displayMode", "containerDimensions", "locale", "timeZone", "platform")
 """What a page says about itself to a view."""
@@ -40,13 +40,13 @@ class PatientClient:
 
     def __init__(self, client: Client, on_progress: Progress | None = None) -> None:
         self._client, self._on_progress = client, on_progress
-        self.listed, self.value, self.read = client.listed, client.value, client.read
+        self.find_tool, self.value, self.read = client.find_tool, client.value, client.read
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
         return await self._client.request(method, params)
 
     async def call_raw(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Json:
-        return await self._client.call_raw(tool, arguments, on_progress=self._on_progress, timeout=LONGEST_CALL)
+        return await self._client.call_raw(tool, arguments, on_progress=self._on_progress, timeout=MAX_CALL_SECONDS)
 
 
 class ShownApp:
@@ -68,11 +68,11 @@ class ShownApp:
 
     async def answer(self, message: Any) -> list[Json]:
         """The messages to post to the view after one of its own. Raises BadMessage for one that is too long."""
-        if len(to_json(message, inf_nan_mode="null")) > LONGEST_MESSAGE:
-            raise BadMessage(f"the view sent a message of more than {LONGEST_MESSAGE:,} bytes")
+        if len(to_json(message, inf_nan_mode="null")) > MAX_MESSAGE_BYTES:
+            raise BadMessage(f"the view sent a message of more than {MAX_MESSAGE_BYTES:,} bytes")
         asked = object_of(message)
-        if self._pending >= MOST_PENDING and "id" in asked:
-            error = {"code": INTERNAL_ERROR, "message": f"{MOST_PENDING} requests of this view wait already"}
+        if self._pending >= MAX_PENDING_REQUESTS and "id" in asked:
+            error = {"code": INTERNAL_ERROR, "message": f"{MAX_PENDING_REQUESTS} requests of this view wait already"}
             return [{"jsonrpc": "2.0", "id": asked["id"], "error": error}]
         self._pending += 1
         try:
@@ -113,7 +113,7 @@ class ShownApp:
 def is_web(url: str) -> bool:
     """Whether a browser may be sent to it."""
     try:
-        return len(url) <= LONGEST_URL and urlsplit(url).scheme in ("http", "https")
+        return len(url) <= MAX_URL_LENGTH and urlsplit(url).scheme in ("http", "https")
     except ValueError:
         return False
 
@@ -128,7 +128,7 @@ class ShownApps:
     def add(self, app: ShownApp) -> int:
         self._last += 1
         self._apps[self._last] = app
-        while len(self._apps) > MOST_APPS:
+        while len(self._apps) > MAX_APPS:
             del self._apps[next(iter(self._apps))]
         return self._last
 
@@ -144,8 +144,8 @@ class ShownApps:
 # -- The origin of views: an address of its own, so that what a server wrote cannot reach the page.
 
 
-MOST_VIEWS: Final = 64
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_VIEWS: Final = 64
+MAX_BYTES: Final = 64 * 1024 * 1024
 EMPTY_POLICY: Final = "default-src 'none'"
 
 # Also without a frame around it, in a tab of its own, a view has no origin: no cookies and no storage.
@@ -179,7 +179,7 @@ class Views:
         body = view.html.encode("utf-8", "replace")
         self._views[path] = body, view.policy
         self._size += len(body)
-        while len(self._views) > MOST_VIEWS or (self._size > MOST_BYTES and len(self._views) > 1):
+        while len(self._views) > MAX_VIEWS or (self._size > MAX_BYTES and len(self._views) > 1):
             self._size -= len(self._views.pop(next(iter(self._views)))[0])
         return self.origin + path
 
@@ -237,14 +237,14 @@ def is_remote(address: str) -> bool:
     return parts.scheme in ("http", "https", "ws", "wss") and not is_loopback(parts.hostname or "")
 
 
-def refused_by(ports: set[int], address: str) -> Callable[[str], bool]:
+def make_refusal_check(ports: set[int], address: str) -> Callable[[str], bool]:
     """Which origins no view of the server at `address` reaches: our own `ports`; for a server elsewhere, what is near.
 
     A name can be pointed at this machine. So the inspector refuses by host name as well, and asks for its token.
     """
     remote = is_remote(address)
 
-    def refused(source: str) -> bool:
+    def is_refused(source: str) -> bool:
         parts = urlsplit(source)
         try:
             port = parts.port
@@ -252,10 +252,10 @@ def refused_by(ports: set[int], address: str) -> Callable[[str], bool]:
             return True
         return port in ports or (remote and is_near((parts.hostname or "").removeprefix("*.")))
 
-    return refused
+    return is_refused
 
 
-def narrowed(policy: str, refused: Callable[[str], bool]) -> tuple[str, list[str], list[str]]:
+def narrow_policy(policy: str, refused: Callable[[str], bool]) -> tuple[str, list[str], list[str]]:
     """A `Content-Security-Policy` without the origins that are refused; those that it names; those that it lost."""
     directives: list[str] = []
     named: dict[str, bool] = {}

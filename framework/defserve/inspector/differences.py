@@ -10,12 +10,12 @@ from typing import Any, Final, TypeAlias
 from pydantic_core import to_json
 
 from defserve.core.json_values import is_array, is_object
-from defserve.inspector.recording.masking import masked_at
+from defserve.inspector.recording.masking import mask_value_at
 from defserve.stores.checkpoints.json_patches import Op, are_different, common_ends, diff
 
-MOST_OPS: Final = 500
-LONGEST_VALUE: Final = 16 * 1024
-LONGEST_WORDS: Final = 160
+MAX_OPS: Final = 500
+MAX_VALUE_LENGTH: Final = 16 * 1024
+MAX_SUMMARY_LENGTH: Final = 160
 PREVIEW: Final = 48
 
 _ABSENT: Final = object()
@@ -41,16 +41,16 @@ def patch(before: Any, after: Any) -> list[Op]:
             path = f"{path[:-1]}{len(array) - appended[path] - 1}"
         names, shown = _names(path), Op(op=op["op"], path=path)
         if op["op"] != "add":
-            names, shown["was"] = masked_at(before, _names(path), _at(before, _names(path), removed))
+            names, shown["was"] = mask_value_at(before, _names(path), _at(before, _names(path), removed))
         if "value" in op:
-            names, shown["value"] = masked_at(after, _names(path), op["value"])
+            names, shown["value"] = mask_value_at(after, _names(path), op["value"])
         made.append(shown | {"path": _path(names)})
     return made
 
 
-def bounded(ops: Sequence[Op]) -> list[Op]:
+def shorten_ops(ops: Sequence[Op]) -> list[Op]:
     """The first operations, for a page. A long value is the beginning of its text, and `cut` has its size in bytes."""
-    return [_short(op) for op in ops[:MOST_OPS]]
+    return [_short(op) for op in ops[:MAX_OPS]]
 
 
 def words(ops: Sequence[Op]) -> str:
@@ -58,26 +58,26 @@ def words(ops: Sequence[Op]) -> str:
     if not ops:
         return "nothing changed"
     first, *rest = ops
-    if len(ops) == 2 and (said := _moved(ops)) is not None:
+    if len(ops) == 2 and (said := _describe_move(ops)) is not None:
         return said
-    said = _said(first)
-    return _cut(said, LONGEST_WORDS) + (f", and {len(rest):,} more" if rest else "")
+    said = _describe_op(first)
+    return _cut(said, MAX_SUMMARY_LENGTH) + (f", and {len(rest):,} more" if rest else "")
 
 
-def _said(op: Op) -> str:
+def _describe_op(op: Op) -> str:
     path = _words_of(op["path"])
     match op["op"]:
         case "add":
             return f"+ {path} {_preview(op['value'])}"
         case "remove":
-            return f"− {path}{_counted(op['was'])}"
+            return f"− {path}{_describe_removed_value(op['was'])}"
         case _ if not op["path"]:
             return "begins" if op.get("was") is None else "all of it"
         case _:
             return f"{path}: {_preview(op['was'])} → {_preview(op['value'])}"
 
 
-def _moved(ops: Sequence[Op]) -> str | None:
+def _describe_move(ops: Sequence[Op]) -> str | None:
     """Something that was removed in one place and added in another."""
     by_kind = {op["op"]: op for op in ops}
     taken, put = by_kind.get("remove"), by_kind.get("add")
@@ -86,7 +86,7 @@ def _moved(ops: Sequence[Op]) -> str | None:
     return f"{_preview(put['value'])}: {_words_of(taken['path'])} to {_words_of(put['path'])}"
 
 
-def _counted(value: Any) -> str:
+def _describe_removed_value(value: Any) -> str:
     if is_array(value) or is_object(value):
         return f", {len(value):,} {'item' if len(value) == 1 else 'items'}"
     return f" {_preview(value)}"
@@ -111,7 +111,7 @@ def _words_of(path: str) -> str:
 def _short(op: Op) -> Op:
     shown = dict(op)
     for name in ("was", "value"):
-        if name in op and len(text := _text(op[name])) > LONGEST_VALUE:
+        if name in op and len(text := _text(op[name])) > MAX_VALUE_LENGTH:
             shown |= {name: f"{text[:PREVIEW]}…", "cut": len(text)}
     return shown
 
@@ -150,23 +150,23 @@ Row: TypeAlias = tuple[str | None, str | None, bool]
 Ends: TypeAlias = tuple[str, str]
 
 CONTEXT: Final = 3
-MOST_ROWS: Final = 2_000
+MAX_ROWS: Final = 2_000
 
 
 def side_by_side(before: Any, after: Any) -> list[Row | int]:
     """The lines of both, names sorted, with unchanged runs left out: a number says how many lines."""
-    return folded(aligned(_sorted(before), _sorted(after)))
+    return fold_rows(align_lines(_sort_names(before), _sort_names(after)))
 
 
-def aligned(before: Any, after: Any) -> list[Row]:
+def align_lines(before: Any, after: Any) -> list[Row]:
     """All lines of both. Names stay in their order; those of `after` alone come last in their object."""
     return list(_rows("", before, after, ("", "")))
 
 
-def _sorted(value: Any) -> Any:
+def _sort_names(value: Any) -> Any:
     if is_object(value):
-        return {name: _sorted(value[name]) for name in sorted(value)}
-    return [_sorted(each) for each in value] if is_array(value) else value
+        return {name: _sort_names(value[name]) for name in sorted(value)}
+    return [_sort_names(each) for each in value] if is_array(value) else value
 
 
 def _rows(name: str, before: Any, after: Any, ends: Ends) -> Iterator[Row]:
@@ -180,18 +180,18 @@ def _rows(name: str, before: Any, after: Any, ends: Ends) -> Iterator[Row]:
         yield from ((line, line, False) for line in same)
         yield last + ends[0], last + ends[1], False
     elif is_object(before) and is_object(after) and before and after:
-        names = _merged(before, after)
+        names = _merge_names(before, after)
         pairs = [(_key(each), before.get(each, _ABSENT), after.get(each, _ABSENT)) for each in names]
-        yield from _nested(f"{name}{{", pairs, "}", ends)
+        yield from _iter_nested_rows(f"{name}{{", pairs, "}", ends)
     elif is_array(before) and is_array(after) and before and after:
-        yield from _nested(f"{name}[", [("", *pair) for pair in _aligned(before, after)], "]", ends)
+        yield from _iter_nested_rows(f"{name}[", [("", *pair) for pair in _pair_items(before, after)], "]", ends)
     else:
         left, right = _lines(name, before, ends[0]), _lines(name, after, ends[1])
         for place in range(max(len(left), len(right))):
             yield _line(left, place), _line(right, place), True
 
 
-def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+def _merge_names(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """The names of both in one order: those that only one has stand where they stand there."""
     rest = iter(after)
     told: set[str] = set()
@@ -208,7 +208,7 @@ def _merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
     yield from (each for each in after if each not in told)
 
 
-def _nested(opens: str, pairs: list[tuple[str, Any, Any]], closes: str, ends: Ends) -> Iterator[Row]:
+def _iter_nested_rows(opens: str, pairs: list[tuple[str, Any, Any]], closes: str, ends: Ends) -> Iterator[Row]:
     last = [
         max((place for place, pair in enumerate(pairs) if pair[side] is not _ABSENT), default=-1) for side in (1, 2)
     ]
@@ -216,11 +216,11 @@ def _nested(opens: str, pairs: list[tuple[str, Any, Any]], closes: str, ends: En
     for place, (name, before, after) in enumerate(pairs):
         commas = ("," if place < last[0] else "", "," if place < last[1] else "")
         for left, right, differs in _rows(name, before, after, commas):
-            yield _indented(left), _indented(right), differs
+            yield _indent_line(left), _indent_line(right), differs
     yield closes + ends[0], closes + ends[1], False
 
 
-def _aligned(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+def _pair_items(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """The items of two arrays in pairs: equal beginnings and ends are opposite each other."""
     start, end = common_ends(before, after, are_different)
     yield from zip(before[:start], after[:start], strict=True)
@@ -246,16 +246,16 @@ def _key(name: str) -> str:
     return f"{json.dumps(name, ensure_ascii=False)}: "
 
 
-def _indented(line: str | None) -> str | None:
+def _indent_line(line: str | None) -> str | None:
     return None if line is None else f"  {line}"
 
 
-def folded(rows: list[Row]) -> list[Row | int]:
+def fold_rows(rows: list[Row]) -> list[Row | int]:
     """The rows that differ, and a few around each. A number says how many are left out."""
-    return list(_folded(rows))
+    return list(_iter_folded_rows(rows))
 
 
-def _folded(rows: list[Row]) -> Iterator[Row | int]:
+def _iter_folded_rows(rows: list[Row]) -> Iterator[Row | int]:
     shown = bytearray(len(rows))
     for place, (_, _, differs) in enumerate(rows):
         if differs:
@@ -263,7 +263,7 @@ def _folded(rows: list[Row]) -> Iterator[Row | int]:
             shown[start:stop] = b"\1" * (stop - start)
     told = skipped = 0
     for place, row in enumerate(rows):
-        if not shown[place] or told >= MOST_ROWS:
+        if not shown[place] or told >= MAX_ROWS:
             skipped += 1
             continue
         if skipped:

@@ -21,7 +21,7 @@ from defserve.core.messages import INTERNAL_ERROR, Id, Message, Reply, Request, 
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.protocol import BadMessage, Json, error_of
-from defserve.inspector.recording.masking import masked_address
+from defserve.inspector.recording.masking import mask_address
 from defserve.inspector.recording.recorder import Direction, RecordedExchange, RecordedMessage, Recorder
 from defserve.inspector.state_trees import Stored
 from defserve.protocols.mgp.audit import ReadableAuditLog
@@ -91,7 +91,7 @@ class EraConnection:
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
         self._ended = asyncio.Event()
-        self._keeper = asyncio.create_task(self._keep(), name=f"defserve.inspector {era or 'first'} era")
+        self._keeper = asyncio.create_task(self._keep_connected(), name=f"defserve.inspector {era or 'first'} era")
 
     async def client(self) -> Client:
         """The client, as soon as it is open. Raises PeerError with the reason if the server is away or refuses."""
@@ -137,10 +137,10 @@ class EraConnection:
     async def aclose(self) -> None:
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
-        self._say("closed")
+        self._set_state("closed")
         self._settled.set()
 
-    async def _keep(self) -> None:
+    async def _keep_connected(self) -> None:
         tries = 0
         while True:
             began = asyncio.get_running_loop().time()
@@ -151,7 +151,7 @@ class EraConnection:
                 await self._converse()
                 if self._is_wanted_anew:
                     self._is_wanted_anew = False
-                    self._say("opening")
+                    self._set_state("opening")
                     continue
                 error: DefserveError = self._gone or PeerGone("the server went away")
             except DefserveError as failed:
@@ -164,19 +164,19 @@ class EraConnection:
             tries = 0 if lasted > PROVEN_SECONDS else tries
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if is_away else None
             tries += 1
-            self._say("lost" if is_away else "refused", self._told(error), pause)
+            self._set_state("lost" if is_away else "refused", self._describe_error(error), pause)
             self._settled.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._again.wait()
             self._settled.clear()
-            self._say("opening", self.error)
+            self._set_state("opening", self.error)
 
-    def _told(self, error: DefserveError) -> Json:
+    def _describe_error(self, error: DefserveError) -> Json:
         """The error, for the page. Who signs in at a terminal is signed in here too, at the next try."""
         told = error_of(error)
         if "challenge" in object_of(told.get("data")):
-            address = masked_address(self._target.address, self._target.words)
+            address = mask_address(self._target.address, self._target.words)
             here = "sign in here, or at a terminal" if self._target.sign_in_at else "sign in at a terminal"
             told.setdefault("fix", f"{here}: defserve login {address}; then try again")
         return told
@@ -184,12 +184,12 @@ class EraConnection:
     async def _converse(self) -> None:
         """Open a conversation, and return when the server has left."""
         async with self._target.link() as bare:
-            link = observed(bare, self._recorder, self.era)
+            link = observe_link(bare, self._recorder, self.era)
             async with Client(link, version=self.era or None, **self._options(self)) as client:
                 self.era = link.era = "stateless" if client.stateless else "handshake"
                 self._recorder.agree(self.era)
                 self._client = client
-                self._say("open")
+                self._set_state("open")
                 self._settled.set()
                 try:
                     await self._listen(client)
@@ -214,7 +214,7 @@ class EraConnection:
                 task.cancel()
             await asyncio.gather(listening, ended, return_exceptions=True)
 
-    def _say(self, state: State, error: Json | None = None, pause: float | None = None) -> None:
+    def _set_state(self, state: State, error: Json | None = None, pause: float | None = None) -> None:
         self.state, self.error, self.next = state, error, pause
         self._changed(self)
 
@@ -234,7 +234,7 @@ async def _news(client: Client) -> None:
 # So a client that is not observed has nothing to pay, and every transport is recorded in the same way.
 
 
-def observed(link: Link, recorder: Recorder, era: str) -> ObservedLink:
+def observe_link(link: Link, recorder: Recorder, era: str) -> ObservedLink:
     """The same link for a client, recorded. `era` can be set later, when it is known."""
     if isinstance(link, ExchangingLink):
         return ObservedExchanges(link, recorder, era)
@@ -302,7 +302,7 @@ class ObservedExchanges(ObservedLink):
         self._exchanging = link
         self._carried: dict[int, int] = {}
         if isinstance(link, HttpLink):
-            link.watch(self._exchanged)
+            link.watch(self._on_exchange)
 
     @property
     def on_session_lost(self) -> Callable[[], object] | None:
@@ -348,7 +348,7 @@ class ObservedExchanges(ObservedLink):
         self._carried[id(message)] = self._record("sent", message).seq
         return id(message)
 
-    def _exchanged(self, exchange: HttpExchange) -> None:
+    def _on_exchange(self, exchange: HttpExchange) -> None:
         seq = self._carried.get(id(exchange.content))
         if seq is not None:
             response = exchange.response
@@ -395,7 +395,7 @@ class Account:
             raise BadMessage("there is nothing to sign in to here", fix="inspect an http address, without --token")
         if self._attempt is None or self._attempt.done():
             self._has_news = asyncio.Event()
-            self._say("starting", scopes=list(scopes))
+            self._set_state("starting", scopes=list(scopes))
             self._attempt = asyncio.create_task(self._try(scopes), name="defserve.inspector signing in")
         await self._has_news.wait()
         return self.wire()
@@ -449,32 +449,32 @@ class Account:
         self.look_soon()
 
     def _show(self, address: str) -> None:
-        self._say("waiting", address=address, scopes=self._told["scopes"])
+        self._set_state("waiting", address=address, scopes=self._told["scopes"])
         self._has_news.set()
 
     def _end(self, state: AccountState, **about: Any) -> None:
-        self._say(state, scopes=self._told["scopes"], **about)
+        self._set_state(state, scopes=self._told["scopes"], **about)
         self._has_news.set()
 
-    def _say(self, state: AccountState, **about: Any) -> None:
+    def _set_state(self, state: AccountState, **about: Any) -> None:
         self._told = {"state": state, **about}
         self._push(TOPIC, self.wire())
 
     async def _look(self) -> None:
         async with self._one_look:  # the last to look has the last word
-            kept = await asyncio.to_thread(_kept, self._url)
+            kept = await asyncio.to_thread(_read_stored_sign_in, self._url)
             if kept != self._kept:
                 self._kept = kept
                 self._push(TOPIC, self.wire())
 
 
-def _kept(url: str) -> Json | None:
+def _read_stored_sign_in(url: str) -> Json | None:
     if not has_sign_in(url):
         return None
     from defserve.client.signin.credential_files import user_store
 
     try:
-        credential = user_store().read(url)
+        credential = user_store().load_credential(url)
     except UsageError:
         return None
     if credential is None or credential.tokens is None:

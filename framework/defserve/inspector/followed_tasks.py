@@ -24,8 +24,8 @@ from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
 from defserve.inspector.protocol import BadMessage, error_of
 from defserve.inspector.questions import Questions
 
-MOST_TASKS: Final = 100
-MOST_BYTES: Final = 32 * 1024 * 1024
+MAX_TASKS: Final = 100
+MAX_BYTES: Final = 32 * 1024 * 1024
 """Of results. Those of the oldest are forgotten first; the timeline has them still."""
 
 
@@ -58,15 +58,15 @@ class FollowedTasks:
 
     def _make_room(self) -> None:
         over = [number for number, task in self._tasks.items() if task.record.over is not None]
-        if len(self._tasks) >= MOST_TASKS:
+        if len(self._tasks) >= MAX_TASKS:
             if not over:
-                raise BadMessage(f"{MOST_TASKS} tasks run already", fix="cancel some of them")
+                raise BadMessage(f"{MAX_TASKS} tasks run already", fix="cancel some of them")
             del self._tasks[over[0]]
         kept = [task.record for task in reversed(self._tasks.values()) if task.record.result is not None]
         size = 0
         for record in kept:
             size += record.size
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 record.forget_result()
 
     def __getitem__(self, number: int) -> FollowedTask:
@@ -77,7 +77,7 @@ class FollowedTasks:
     def wire(self) -> list[Json]:
         return [task.record.wire() for task in reversed(self._tasks.values())]
 
-    def forget(self) -> None:
+    def drop_finished(self) -> None:
         """Drop all that are over."""
         self._tasks = {number: task for number, task in self._tasks.items() if task.record.over is None}
 
@@ -89,9 +89,9 @@ class FollowedTasks:
 # -- One started tool: it is followed until it is over, and its questions are put to the person.
 
 
-LONGEST_CALL: Final = 24 * 3600.0
-LONGEST_ID: Final = 4_096
-MOST_QUESTIONS: Final = 20
+MAX_CALL_SECONDS: Final = 24 * 3600.0
+MAX_ID_LENGTH: Final = 4_096
+MAX_QUESTIONS: Final = 20
 NOTICED: Final = "notifications/tasks"
 SELDOM_SECONDS: Final = 30.0
 """How often a task is asked for though the server tells its changes: a notice may be lost."""
@@ -106,7 +106,7 @@ class TaskHost(Protocol):
     questions: Questions
 
     async def client(self, era: str | None = None) -> Client: ...
-    def failed(self, era: str | None, error: BaseException) -> None: ...
+    def on_request_failed(self, era: str | None, error: BaseException) -> None: ...
     def push(self, topic: str, data: Any) -> None: ...
 
 
@@ -136,7 +136,7 @@ class FollowedTask:
         """Ask now, rather than when the pause is over."""
         if isinstance(self._started, ServerTask):
             await self._started.refresh()
-            self._tell(self._started)
+            self._record_status(self._started)
             self._news.set()
 
     async def cancel(self) -> None:
@@ -168,7 +168,7 @@ class FollowedTask:
                 self._push()
             raise
         except Exception as error:
-            self._host.failed(self.record.era, error)
+            self._host.on_request_failed(self.record.era, error)
             self.record.end("failed", error=error)
             self._push()
         finally:
@@ -184,7 +184,7 @@ class FollowedTask:
             record.kind = "plain"
         self._push()
         started = self._started = await client.start_raw(
-            record.tool, arguments, on_progress=self._progress, timeout=LONGEST_CALL
+            record.tool, arguments, on_progress=self._progress, timeout=MAX_CALL_SECONDS
         )
         if isinstance(started, ServerTask):
             await self._follow(started)
@@ -200,12 +200,12 @@ class FollowedTask:
 
     async def _follow(self, task: ServerTask) -> None:
         """Until it is over, whatever becomes of the conversation: the server may come back, and still have it."""
-        if len(task.id or "") > LONGEST_ID:
-            raise PeerError(f"the server gave the task an id of more than {LONGEST_ID} characters")
+        if len(task.id or "") > MAX_ID_LENGTH:
+            raise PeerError(f"the server gave the task an id of more than {MAX_ID_LENGTH} characters")
         record = self.record
         record.kind, record.id = "task", task.id
         self._started = task
-        self._tell(task)
+        self._record_status(task)
         while not task.is_over:
             client = await self._client()
             if client is None:
@@ -213,12 +213,12 @@ class FollowedTask:
             try:
                 await self._converse(client, task)
             except PeerGone as error:
-                self._host.failed(record.era, error)
+                self._host.on_request_failed(record.era, error)
                 record.by = ""
-                task = await self._found(task)
+                task = await self._find_task_again(task)
         self._finish(task)
 
-    async def _found(self, task: ServerTask) -> ServerTask:
+    async def _find_task_again(self, task: ServerTask) -> ServerTask:
         """The same task in a new conversation, as soon as there is one."""
         while (client := await self._client()) is None:
             pass
@@ -251,7 +251,7 @@ class FollowedTask:
                         await self._news.wait()
                 except TimeoutError:
                     await task.refresh()
-                self._tell(task)
+                self._record_status(task)
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
@@ -289,7 +289,9 @@ class FollowedTask:
             record.end("failed", error=PeerError(text, **known, data=error.get("data")))
         record.by = ""
         # The result is kept by the record, if at all. Of the rest, what the list shows.
-        record.told = {name: told for name, told in task.told.items() if name in SHOWN and _size(told) <= LONGEST_TEXT}
+        record.told = {
+            name: told for name, told in task.told.items() if name in SHOWN and _size(told) <= MAX_TEXT_LENGTH
+        }
         self._started = None
         self._push()
 
@@ -301,7 +303,7 @@ class FollowedTask:
         for key in self._asked.keys() - wanted.keys():
             self._asked.pop(key).cancel()
         new = [key for key in wanted if key not in self._asked]
-        for key in new[: MOST_QUESTIONS - sum(not asked.done() for asked in self._asked.values())]:
+        for key in new[: MAX_QUESTIONS - sum(not asked.done() for asked in self._asked.values())]:
             self._asked[key] = asyncio.create_task(self._answer(key, wanted[key]))
 
     async def _answer(self, key: str, request: Any) -> None:
@@ -328,7 +330,7 @@ class FollowedTask:
 
     def _explain(self, message: str) -> None:
         """Tell the pages why the task waits."""
-        self.record.unanswered = message[:LONGEST_TEXT]
+        self.record.unanswered = message[:MAX_TEXT_LENGTH]
         self._push()
 
     # -- telling -----------------------------------------------------------------------------------------
@@ -338,7 +340,7 @@ class FollowedTask:
         self.record.step("working", message or "")
         self._push()
 
-    def _tell(self, task: ServerTask) -> None:
+    def _record_status(self, task: ServerTask) -> None:
         changed = task.told is not self.record.told
         self.record.told = task.told
         # The end is told once, with the result.
@@ -348,9 +350,9 @@ class FollowedTask:
     def _push(self) -> None:
         """Tell the pages soon. A server that changes a task very often does not make it more often."""
         if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(PUSH_SECONDS, self._say)
+            self._telling = asyncio.get_running_loop().call_later(PUSH_SECONDS, self._push_record)
 
-    def _say(self) -> None:
+    def _push_record(self) -> None:
         self._telling = None
         self._host.push("task", self.record.wire())
 
@@ -361,10 +363,10 @@ class FollowedTask:
 Kind: TypeAlias = Literal["starting", "task", "plain"]
 """`plain`: a call that is no task, because there are none in a session, or because the server answered at once."""
 
-LONGEST_TEXT: Final = 2_000
-LONGEST_RESULT: Final = 4 * 1024 * 1024
-LONGEST_ARGUMENTS: Final = 64 * 1024
-MOST_STEPS: Final = 100
+MAX_TEXT_LENGTH: Final = 2_000
+MAX_RESULT_BYTES: Final = 4 * 1024 * 1024
+MAX_ARGUMENTS_BYTES: Final = 64 * 1024
+MAX_STEPS: Final = 100
 
 
 class FollowedRecord:
@@ -372,7 +374,7 @@ class FollowedRecord:
 
     def __init__(self, number: int, era: str, tool: str, arguments: Json) -> None:
         self.number, self.era, self.tool = number, era, tool
-        self.arguments = arguments if _size(arguments) <= LONGEST_ARGUMENTS else None
+        self.arguments = arguments if _size(arguments) <= MAX_ARGUMENTS_BYTES else None
         self.kind: Kind = "starting"
         self.id: str | None = None
         self.told: Json = {}
@@ -386,14 +388,14 @@ class FollowedRecord:
         self.result: Json | None = None
         self.size = 0
         self.error: Json | None = None
-        self.steps: deque[Json] = deque(maxlen=MOST_STEPS)
+        self.steps: deque[Json] = deque(maxlen=MAX_STEPS)
 
     def step(self, status: str, message: str = "") -> bool:
         """Note the state, and whether it is a new one."""
-        message = message[:LONGEST_TEXT]
+        message = message[:MAX_TEXT_LENGTH]
         if (status, message) == (self.status, self.message):
             return False
-        self.status, self.message = status[:LONGEST_TEXT], message
+        self.status, self.message = status[:MAX_TEXT_LENGTH], message
         self.steps.append({"at": time.time(), "status": self.status, "message": message})
         return True
 
@@ -401,12 +403,12 @@ class FollowedRecord:
         """It is over. Of a result that is too long only the size is kept."""
         self.over = time.time()
         self.error = error_of(error) if error is not None else None
-        if self.error is not None and _size(self.error) > LONGEST_ARGUMENTS:
-            short = {name: value for name, value in self.error.items() if _size(value) <= LONGEST_TEXT}
-            self.error = {**short, "message": str(self.error["message"])[:LONGEST_TEXT]}
+        if self.error is not None and _size(self.error) > MAX_ARGUMENTS_BYTES:
+            short = {name: value for name, value in self.error.items() if _size(value) <= MAX_TEXT_LENGTH}
+            self.error = {**short, "message": str(self.error["message"])[:MAX_TEXT_LENGTH]}
         if result is not None:
             self.size = _size(result)
-            self.result = result if self.size <= LONGEST_RESULT else None
+            self.result = result if self.size <= MAX_RESULT_BYTES else None
         self.step(status, self.message)
 
     def forget_result(self) -> None:

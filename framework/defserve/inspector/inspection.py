@@ -28,26 +28,26 @@ from defserve.inspector.app_views import ShownApps, Views
 from defserve.inspector.era_connection import Account, EraConnection, Target
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
-from defserve.inspector.live_feed import LiveFeed, Playground, asked_person
+from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.inspector.questions import Questions
-from defserve.inspector.recording.masking import masked_address, masked_words
+from defserve.inspector.recording.masking import mask_address, mask_words
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Latencies, Timeline
 from defserve.inspector.state_trees import StateTrees
 from defserve.protocols.mcp.skill_files import SKILL_FILE
 from defserve.protocols.mgp.audit import ReadableAuditLog
-from defserve.stores.audit.chain import numbered_lines, parse_line
+from defserve.stores.audit.chain import iter_numbered_lines, parse_line
 
 ERAS: Final = ("handshake", "stateless")
 OPEN_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 1.0
-MOST_EVENTS: Final = 5_000
+MAX_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
 UPDATED: Final = "notifications/resources/updated"
 LIFECYCLE: Final = "notifications/mgp.lifecycle"
-MOST_STATES: Final = 50
-LONGEST_WORD: Final = 500
+MAX_STATES: Final = 50
+MAX_WORD_LENGTH: Final = 500
 
 Push: TypeAlias = Callable[[str, Any], object]
 Notice: TypeAlias = Callable[[str, str, Json], object]
@@ -58,7 +58,7 @@ class HostAudit:
     """What our own side writes into its audit trail: the newest events, for the page."""
 
     def __init__(self, push: Push) -> None:
-        self.events: RecentItems[Json] = RecentItems(MOST_EVENTS)
+        self.events: RecentItems[Json] = RecentItems(MAX_EVENTS)
         self._push = push
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
@@ -92,7 +92,7 @@ class Inspection:
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
         self.notices: list[Notice] = []
-        self.lifecycle: deque[Json] = deque(maxlen=MOST_STATES)
+        self.lifecycle: deque[Json] = deque(maxlen=MAX_STATES)
         """States that servers have told, oldest first, each with its `era` and when it came (`at`)."""
         self.audit = HostAudit(self.push)
         self.server_log = ServerLog(target.audit)
@@ -109,7 +109,7 @@ class Inspection:
             self._status.cancel()
         await self.tasks.aclose()
         await self.account.aclose()
-        for connection in self._known():
+        for connection in self._list_connections():
             await connection.aclose()
         self.recorder.close()
 
@@ -133,26 +133,26 @@ class Inspection:
             self.connections[era] = self._connection(era)
         return self.connections[era]
 
-    def failed(self, era: str | None, error: BaseException) -> None:
+    def on_request_failed(self, era: str | None, error: BaseException) -> None:
         """A request ended with an error. If the server is gone, its conversation is opened anew."""
         if isinstance(error, PeerGone):
             self.connection(era).lost(error)
 
     def reopen(self) -> None:
         """Open every conversation anew."""
-        for connection in self._known():
+        for connection in self._list_connections():
             connection.reopen()
 
     @property
     def open_clients(self) -> list[Client]:
         """The client of each conversation that is open."""
-        return [client for each in self._known() if (client := each.client_now) is not None]
+        return [client for each in self._list_connections() if (client := each.client_now) is not None]
 
-    def _known(self) -> list[EraConnection]:
+    def _list_connections(self) -> list[EraConnection]:
         return list({id(each): each for each in (*self.connections.values(), self._first) if each}.values())
 
     def _connection(self, era: str) -> EraConnection:
-        return EraConnection(era, self.target, self.recorder, self._options, self._changed)
+        return EraConnection(era, self.target, self.recorder, self._options, self._on_connection_changed)
 
     def _options(self, connection: EraConnection) -> dict[str, Any]:
         """The options of a client: a host that offers everything, and asks the person at the page."""
@@ -195,7 +195,7 @@ class Inspection:
                 on_event=lambda event: self.live.event(era(), event),
                 on_message=lambda message: self.live.message(era(), message),
                 on_state=lambda change: self.states.heard(era(), change),
-                model=asked_person(self.live, era, questions.sampler(era)),
+                model=make_person_model(self.live, era, questions.sampler(era)),
                 audit=self.audit,
             ),
             "timeout": OPEN_SECONDS,
@@ -203,14 +203,14 @@ class Inspection:
             "on_notification": heard,
         }
 
-    def _changed(self, connection: EraConnection) -> None:
+    def _on_connection_changed(self, connection: EraConnection) -> None:
         if connection.era:
             self.connections.setdefault(connection.era, connection)
         if connection.state in ("open", "refused"):
             self.account.look_soon()
-        self.push("connection", self.told(connection))
+        self.push("connection", self.describe_connection(connection))
 
-    def told(self, connection: EraConnection) -> Json:
+    def describe_connection(self, connection: EraConnection) -> Json:
         """A conversation for the page: its state, and what the server says about itself while it is open."""
         return {**connection.wire(), **server_of(connection.client_now)}
 
@@ -220,13 +220,13 @@ class Inspection:
         elif method == UPDATED:
             self.push("updated", {"era": era, "uri": params.get("uri")})
         elif method == LIFECYCLE:
-            self._told_state(era, params)
+            self._on_lifecycle_state(era, params)
         for tell in tuple(self.notices):
             tell(era, method, params)
 
-    def _told_state(self, era: str, params: Json) -> None:
+    def _on_lifecycle_state(self, era: str, params: Json) -> None:
         names = ("server_id", "previous_state", "new_state", "reason", "timestamp")
-        told = {name: value[:LONGEST_WORD] for name in names if isinstance(value := params.get(name), str)}
+        told = {name: value[:MAX_WORD_LENGTH] for name in names if isinstance(value := params.get(name), str)}
         self.lifecycle.append({**told, "era": era, "at": time.time()})
         self.push("lifecycle", self.lifecycle[-1])
 
@@ -252,13 +252,14 @@ class Inspection:
         target = self.target
         return {
             "target": {
-                "address": masked_address(target.address, target.words),
-                "words": masked_words(target.words),
+                "address": mask_address(target.address, target.words),
+                "words": mask_words(target.words),
                 "tracebacks": target.tracebacks,
                 "signs_in": bool(target.sign_in_at),
             },
             "account": self.account.wire(),
-            "connections": [self.told(each) for each in self.connections.values()] or [self.told(self._first)],
+            "connections": [self.describe_connection(each) for each in self.connections.values()]
+            or [self.describe_connection(self._first)],
             "era": self._first.era,
             "questions": self.questions.open,
             "status": self.recorder.figures(),
@@ -299,14 +300,14 @@ async def asking(inspection: Inspection, request: Request) -> AsyncGenerator[Cli
     try:
         yield client
     except PeerError as error:
-        inspection.failed(era, error)
+        inspection.on_request_failed(era, error)
         raise
 
 
 # -- The resources that the person watches. A new conversation with the server watches them again.
 
 
-MOST_WATCHED: Final = 100
+MAX_WATCHED_RESOURCES: Final = 100
 
 
 class Watches:
@@ -335,8 +336,8 @@ class Watches:
         uris = self._of(client)
         if uri in uris:
             return
-        if len(uris) >= MOST_WATCHED:
-            raise BadMessage(f"{MOST_WATCHED} resources are watched already", fix="stop watching some of them")
+        if len(uris) >= MAX_WATCHED_RESOURCES:
+            raise BadMessage(f"{MAX_WATCHED_RESOURCES} resources are watched already", fix="stop watching some of them")
         await client.subscribe(uri)
         uris.add(uri)
 
@@ -357,11 +358,11 @@ def client_era(client: Client) -> str:
 # -- The skills that the person looks at: each entry as it was listed, with which everything read later is compared.
 
 
-MOST_SKILLS: Final = 1_000
-MOST_LOADED: Final = 16
-MOST_BYTES: Final = 16 * 1024 * 1024
-LONGEST_FRONTMATTER: Final = 64 * 1024
-LONGEST_TEXT: Final = 2_000
+MAX_SKILLS: Final = 1_000
+MAX_LOADED_SKILLS: Final = 16
+MAX_BYTES: Final = 16 * 1024 * 1024
+MAX_FRONTMATTER_BYTES: Final = 64 * 1024
+MAX_TEXT_LENGTH: Final = 2_000
 
 
 class HeldSkills:
@@ -371,13 +372,13 @@ class HeldSkills:
         self._entries: dict[str, dict[str, JsonObject]] = {}
         self._loaded: dict[tuple[str, str], tuple[Client, LoadedSkill]] = {}
 
-    def hold(self, era: str, entries: list[JsonObject]) -> list[JsonObject]:
+    def store_skills(self, era: str, entries: list[JsonObject]) -> list[JsonObject]:
         """Keep a new list, and what the page is told of each skill. What goes beyond the limits is left out."""
         held, told, size = dict[str, JsonObject](), list[JsonObject](), 0
-        for entry in entries[:MOST_SKILLS]:
-            about = described(entry)
+        for entry in entries[:MAX_SKILLS]:
+            about = describe_skill(entry)
             size += len(to_json(about, inf_nan_mode="null"))
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 break
             held[str(entry.get("uri"))] = entry
             told.append(about)
@@ -385,7 +386,7 @@ class HeldSkills:
         self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != era}
         return told
 
-    async def loaded(self, client: Client, era: str, uri: str) -> LoadedSkill:
+    async def load_skill(self, client: Client, era: str, uri: str) -> LoadedSkill:
         """A listed skill whose `SKILL.md` was read. Raises UnverifiedSkill if it differs from its entry."""
         known = self._loaded.get((era, uri))
         if known is not None and known[0] is client:
@@ -395,22 +396,22 @@ class HeldSkills:
             raise BadMessage("this skill is not in the list any more", fix="list the skills again")
         skill = await client.load_skill(entry)
         self._loaded[era, uri] = client, skill
-        if len(self._loaded) > MOST_LOADED:
+        if len(self._loaded) > MAX_LOADED_SKILLS:
             del self._loaded[next(iter(self._loaded))]
         return skill
 
-    def forget(self, era: str, uri: str) -> None:
+    def drop_skill(self, era: str, uri: str) -> None:
         """Read its `SKILL.md` anew the next time."""
         self._loaded.pop((era, uri), None)
 
 
-def described(entry: JsonObject) -> JsonObject:
+def describe_skill(entry: JsonObject) -> JsonObject:
     """A skill for the page. One whose entry cannot be verified has `refused`, and no files."""
     frontmatter = object_of(entry.get("frontmatter"))
     told: JsonObject = {
-        "uri": (text_of(entry.get("uri")) or "")[:LONGEST_TEXT],
-        "name": (text_of(frontmatter.get("name")) or "")[:LONGEST_TEXT],
-        "about": (text_of(frontmatter.get("description")) or "")[:LONGEST_TEXT],
+        "uri": (text_of(entry.get("uri")) or "")[:MAX_TEXT_LENGTH],
+        "name": (text_of(frontmatter.get("name")) or "")[:MAX_TEXT_LENGTH],
+        "about": (text_of(frontmatter.get("description")) or "")[:MAX_TEXT_LENGTH],
         "frontmatter": _short(frontmatter),
         "files": [],
         "fingerprint": None,
@@ -419,21 +420,21 @@ def described(entry: JsonObject) -> JsonObject:
     try:
         checked = CheckedEntry(entry)
     except UnverifiedSkill as error:
-        return {**told, "refused": error.message[:LONGEST_TEXT]}
+        return {**told, "refused": error.message[:MAX_TEXT_LENGTH]}
     files = sorted(checked.files.values(), key=lambda file: (file.path != SKILL_FILE, file.path))
     return {**told, "files": [file._asdict() for file in files], "fingerprint": checked.fingerprint}
 
 
 def _short(frontmatter: JsonObject) -> Any:
-    return frontmatter if len(to_json(frontmatter, inf_nan_mode="null")) <= LONGEST_FRONTMATTER else None
+    return frontmatter if len(to_json(frontmatter, inf_nan_mode="null")) <= MAX_FRONTMATTER_BYTES else None
 
 
 # -- The audit log of the server, where the inspector can read it: the newest lines with their MACs, and a verdict.
 
 
-MOST_LINES: Final = 500
+MAX_LINES: Final = 500
 ELSEWHERE: Final = "the server runs elsewhere, and MGP has no request that checks a chain: that is done beside the log"
-LONGEST_LINE: Final = 4_096
+MAX_LINE_BYTES: Final = 4_096
 """A longer line is shown without its details."""
 
 
@@ -462,7 +463,7 @@ class ServerLog:
         last = log.last_seq  # what waits is written first
         if (path := getattr(log, "path", None)) is not None:
             return {"name": Path(path).name, "lines": _newest(Path(path))}
-        page = log.replay(max(1, last - MOST_LINES + 1), None, MOST_LINES)
+        page = log.replay(max(1, last - MAX_LINES + 1), None, MAX_LINES)
         found = [_line(event.get("seq"), event, None) for event in page.events]
         return {"name": type(log).__name__, "lines": found[::-1]}
 
@@ -483,19 +484,19 @@ class ServerLog:
 def _newest(path: Path) -> list[Json]:
     try:
         with path.open("rb") as file:
-            kept = deque(numbered_lines(file), MOST_LINES)
+            kept = deque(iter_numbered_lines(file), MAX_LINES)
     except FileNotFoundError:
         return []
-    return [_read(number, line) for number, line in reversed(kept)]
+    return [_parse_record_line(number, line) for number, line in reversed(kept)]
 
 
-def _read(number: int, raw: bytes) -> Json:
+def _parse_record_line(number: int, raw: bytes) -> Json:
     """A line as the page shows it, genuine or not."""
     whole = parse_line(raw) or {}
     body = whole.get("event") if "event" in whole else whole.get("log")
     if not is_object(body):
         return {"line": number, "type": "not a record", "odd": True}
-    if len(raw) > LONGEST_LINE:
+    if len(raw) > MAX_LINE_BYTES:
         body = {name: value for name, value in body.items() if name != "details"}
     mac: Any = whole.get("mac")
     return _line(number, body, mac if isinstance(mac, str) else None)

@@ -14,13 +14,13 @@ from defserve.base.peer_bounds import RecentItems
 from defserve.client.topic_client import ProposalText, TopicClient
 from defserve.errors import UsageError
 from defserve.inspector.protocol import Json
-from defserve.inspector.recording.masking import masked
+from defserve.inspector.recording.masking import mask_value
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Heard, Presence
 
-MOST_SAID: Final = 200
-MOST_PROPOSALS: Final = 100
-LONGEST: Final = 4_000
+MAX_CHAT_MESSAGES: Final = 200
+MAX_PROPOSALS: Final = 100
+MAX_TEXT_LENGTH: Final = 4_000
 SETTLE_SECONDS: Final = 0.1
 TICK_SECONDS: Final = 5.0
 """Proposals expire without a message."""
@@ -42,7 +42,7 @@ class JoinedTopic:
 
     def __init__(self, me: TopicClient) -> None:
         self.me = me
-        self._said: RecentItems[Json] = RecentItems(MOST_SAID)
+        self._said: RecentItems[Json] = RecentItems(MAX_CHAT_MESSAGES)
         self._changed = asyncio.Event()
 
     async def listen(self) -> None:
@@ -63,14 +63,14 @@ class JoinedTopic:
         await asyncio.sleep(SETTLE_SECONDS)
         self._changed.clear()
 
-    def told(self) -> Json:
+    def describe_topic(self) -> Json:
         """Everything that the page shows."""
         me = self.me
         present = {me.id: me.capabilities, **me.participants}
         return {
             "me": me.id,
             "participants": [{"name": name, "may": list(held.patterns)[:50]} for name, held in present.items()],
-            "proposals": [_told(each, present) for each in list(me.topic.proposals)[-MOST_PROPOSALS:]],
+            "proposals": [_describe_proposal(each, present) for each in list(me.topic.proposals)[-MAX_PROPOSALS:]],
             "said": list(self._said),
         }
 
@@ -92,7 +92,7 @@ class JoinedTopic:
         return {"result": await self.me.fulfil(proposal, to=target), "by": target}
 
 
-def _told(proposal: Proposal, present: Collection[str]) -> Json:
+def _describe_proposal(proposal: Proposal, present: Collection[str]) -> Json:
     text = ProposalText(proposal, present)
     return {
         "digest": proposal.digest,
@@ -104,25 +104,25 @@ def _told(proposal: Proposal, present: Collection[str]) -> Json:
         "warning": text.warning,
         "created": proposal.created,
         "by": proposal.fulfiller,
-        "reason": proposal.reason[:LONGEST],
-        "error": str((proposal.error or {}).get("message", ""))[:LONGEST],
+        "reason": proposal.reason[:MAX_TEXT_LENGTH],
+        "error": str((proposal.error or {}).get("message", ""))[:MAX_TEXT_LENGTH],
         "result": _short(proposal.result) if proposal.result is not None else "",
     }
 
 
 def _short(value: Any) -> str:
     """As JSON, laid out here: the page would read numbers less exactly than who is asked to do it."""
-    text = to_json(masked(value), indent=2).decode()
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    text = to_json(mask_value(value), indent=2).decode()
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]}…"
 
 
 def _line(heard: Heard) -> Json | None:
     match heard:
         case Chat():
-            return {"kind": "chat", "who": heard.sender, "text": heard.text[:LONGEST]}
+            return {"kind": "chat", "who": heard.sender, "text": heard.text[:MAX_TEXT_LENGTH]}
         case Presence():
             return {"kind": "presence", "who": heard.participant, "text": "is here" if heard.joined else "has left"}
         case GatewayProblem():
-            return {"kind": "problem", "who": "gateway", "text": (heard.message or heard.error)[:LONGEST]}
+            return {"kind": "problem", "who": "gateway", "text": (heard.message or heard.error)[:MAX_TEXT_LENGTH]}
         case _:
             return None

@@ -42,7 +42,7 @@ class InspectedKernel(Protocol):
         """The lines of a server: those that are kept, then new ones for ever."""
         ...
 
-    async def held(self, id: str) -> list[Json]:
+    async def list_held_tools(self, id: str) -> list[Json]:
         """The tools of a server that are held because they changed."""
         ...
 
@@ -93,7 +93,7 @@ class KernelControl:
             async for line in lines:
                 yield line
 
-    async def held(self, id: str) -> list[Json]:
+    async def list_held_tools(self, id: str) -> list[Json]:
         return await self._ask({"verb": "pins list", "id": id})
 
     async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Json]:
@@ -107,7 +107,7 @@ class KernelControl:
 
 
 METHODS_PAUSE: Final = 5.0
-MOST_SERVERS: Final = 256
+MAX_SERVERS: Final = 256
 AT_ONCE: Final = 8
 DONE_BY: Final = {"restart": "mgp/lifecycle/restart", "stop": "mgp/lifecycle/shutdown"}
 TELLS_LESS: Final = "Calls, times and logs are told over the control socket: defserve inspect mgp.toml --web"
@@ -133,7 +133,7 @@ class KernelByMethods:
 
     async def look(self) -> Json:
         told = (await self._client.request("mgp/discovery/list", {})).get("servers")
-        servers = [one for one in told if is_object(one)][:MOST_SERVERS] if is_array(told) else []
+        servers = [one for one in told if is_object(one)][:MAX_SERVERS] if is_array(told) else []
         room = asyncio.Semaphore(AT_ONCE)
 
         async def row(server: Json) -> tuple[Json, bool]:
@@ -178,7 +178,7 @@ class KernelByMethods:
     async def logs(self, id: str) -> AsyncGenerator[Json]:
         yield {"id": id, "kind": "note", "text": TELLS_LESS}
 
-    async def held(self, id: str) -> list[Json]:
+    async def list_held_tools(self, id: str) -> list[Json]:
         return []
 
     async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Any]:

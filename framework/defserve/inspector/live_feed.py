@@ -31,10 +31,10 @@ Mode: TypeAlias = Literal["accept", "ask", "refuse"]
 MODES: Final = get_args(Mode)
 Version: TypeAlias = Literal["0.4", "0.5"]
 VERSIONS: Final = get_args(Version)
-MOST_EVENTS: Final = 300
-MOST_MESSAGES: Final = 300
-MOST_WAITING: Final = 100
-LONGEST_TEXT: Final = 4_000
+MAX_EVENTS: Final = 300
+MAX_MESSAGES: Final = 300
+MAX_WAITING_DECISIONS: Final = 100
+MAX_TEXT_LENGTH: Final = 4_000
 
 
 class LiveFeed:
@@ -50,8 +50,8 @@ class LiveFeed:
         self.offered: Version = "0.4"
         self.off: set[str] = set()
         self.scopes: dict[str, dict[str, list[str]]] = {}
-        self.events: RecentItems[Json] = RecentItems(MOST_EVENTS)
-        self.messages: RecentItems[Json] = RecentItems(MOST_MESSAGES)
+        self.events: RecentItems[Json] = RecentItems(MAX_EVENTS)
+        self.messages: RecentItems[Json] = RecentItems(MAX_MESSAGES)
         self.asked: dict[int, Json] = {}
         self._push, self._numbers = push, count(1)
         self._waiting: dict[int, asyncio.Future[bool]] = {}
@@ -73,7 +73,7 @@ class LiveFeed:
         if self.mode == "ask":
             state, reason = "refused", "the server no longer waits"
             try:
-                is_accepted = await self._decided(row["number"])
+                is_accepted = await self._await_decision(row["number"])
                 state = "accepted" if is_accepted else "refused"
                 reason = "" if is_accepted else "the person at the inspector refused it"
             finally:
@@ -85,7 +85,7 @@ class LiveFeed:
     def inference(self, era: str, id: str, feature_set: str, text: str) -> Generator[None]:
         """Tell of an inference that a server asks for, and how it ended."""
         row: Json = {"number": next(self._numbers), "kind": "inference", "era": era, "id": id, "set": feature_set}
-        row |= {"text": text[:LONGEST_TEXT], "at": time.time(), "state": "waits", "reason": ""}
+        row |= {"text": text[:MAX_TEXT_LENGTH], "at": time.time(), "state": "waits", "reason": ""}
         self.events.append(row)
         self._push("live", {"kind": "event", "row": row})
         state, reason = "refused", "it was not answered"
@@ -100,12 +100,12 @@ class LiveFeed:
         """Take a message of a channel."""
         author = message.author
         name = (author.name or author.id) if author is not None else message.server_id
-        self.said(era, message.channel_id, name, text_of(message.content), id=message.id)
+        self.add_message(era, message.channel_id, name, text_of(message.content), id=message.id)
 
-    def said(self, era: str, channel: str, who: str, text: str, **more: Any) -> Json:
+    def add_message(self, era: str, channel: str, who: str, text: str, **more: Any) -> Json:
         """Keep a message, of a server or of ours."""
         row: Json = {"number": next(self._numbers), "era": era, "channel": channel, "who": who, "at": time.time()}
-        row |= {"text": text[:LONGEST_TEXT], **more}
+        row |= {"text": text[:MAX_TEXT_LENGTH], **more}
         self.messages.append(row)
         self._push("live", {"kind": "message", "row": row})
         return row
@@ -117,14 +117,14 @@ class LiveFeed:
         self.asked[number] = {**asked, "at": time.time()}
         self._push("live", {"kind": "scope"})
         try:
-            return await self._decided(number)
+            return await self._await_decision(number)
         finally:
             del self.asked[number]
             self._push("live", {"kind": "scope"})
 
-    async def _decided(self, number: int) -> bool:
+    async def _await_decision(self, number: int) -> bool:
         """What the person says. No, if too much waits already."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING_DECISIONS:
             return False
         self._waiting[number] = decision = asyncio.get_running_loop().create_future()
         try:
@@ -161,7 +161,7 @@ def text_of(content: Sequence[Content]) -> str:
         block.get("text") if block.get("type") == "text" else f"[{block.get('type')}]"
         for block in content_blocks(content)
     )
-    return "\n".join(map(str, told))[:LONGEST_TEXT]
+    return "\n".join(map(str, told))[:MAX_TEXT_LENGTH]
 
 
 # -- Inference that a server asks for (MCPL §11), put to the person as a request to sample a model is.
@@ -174,13 +174,13 @@ TOKENS: Final = 1_000
 """How long an answer may be if the server does not say."""
 
 
-def asked_person(feed: LiveFeed, era: Callable[[], str], sample: Sample) -> Model:
+def make_person_model(feed: LiveFeed, era: Callable[[], str], sample: Sample) -> Model:
     """A model that is the person, or the script that answers for it. The feed tells of every request."""
 
     async def infer(request: InferenceRequest) -> str:
         params = as_sampling(request)
         with feed.inference(era(), request.inference_id, request.feature_set, newest(params)):
-            return written(await sample(params))
+            return get_answer_text(await sample(params))
 
     return infer
 
@@ -205,7 +205,7 @@ def newest(params: Json) -> str:
     return _text(params["messages"][-1]["content"]) if params["messages"] else params.get("systemPrompt", "")
 
 
-def written(answer: Any) -> str:
+def get_answer_text(answer: Any) -> str:
     """The text of an answer to sampling."""
     content = answer.get("content") if is_object(answer) else answer
     return content if isinstance(content, str) else _text(content if is_array(content) else [content])
@@ -218,10 +218,10 @@ def _text(content: Sequence[Any]) -> str:
 # -- One turn without a model: what the hooks of a server put into a prompt, and what they make of an answer.
 
 
-LONGEST_MESSAGE: Final = 100_000
-MOST_WORDS: Final = 4_000
+MAX_MESSAGE_LENGTH: Final = 100_000
+MAX_WORDS: Final = 4_000
 """Longer answers are shown whole, without marks of what changed."""
-MOST_INJECTIONS: Final = 200
+MAX_INJECTIONS: Final = 200
 BEFORE_USE: Final = "contextHooks.beforeInference"
 AFTER_USE: Final = "contextHooks.afterInference"
 
@@ -240,7 +240,7 @@ class Playground:
             inference_id=f"inf_{uuid4().hex[:12]}",
             conversation_id=self.conversation,
             turn_index=next(self._turns),
-            user_message=_checked(message),
+            user_message=_check_length(message),
         )
         began, mark = time.perf_counter(), _last(audit)
         injections = await mcpl.before_inference(turn)
@@ -260,7 +260,7 @@ class Playground:
                     "metadata": {name: value for name, value in (each.metadata or {}).items() if name != "featureSet"},
                     "origin": each.origin,
                 }
-                for each in injections[:MOST_INJECTIONS]
+                for each in injections[:MAX_INJECTIONS]
             ],
             "silent": silent,
             "wants": mcpl.hooks.wants_before,
@@ -273,7 +273,7 @@ class Playground:
             raise BadMessage("there is no turn to answer", fix="run the hooks of a message first")
         began, mark = time.perf_counter(), _last(audit)
         try:
-            reviewed = await mcpl.after_inference(turn, _checked(answer))
+            reviewed = await mcpl.after_inference(turn, _check_length(answer))
         except HookFailed as failed:
             return {"text": None, "ms": _since(began), "rewrites": [], "problems": [{"reason": str(failed)}]}
         rewrites, before = list[Json](), answer
@@ -306,7 +306,7 @@ def _last(audit: Sequence[Json]) -> Json | None:
 def difference(before: str, after: str) -> Iterator[tuple[str, str]]:
     """The way from one text to another, word by word: `same`, `del` and `ins`, each with its text."""
     old, new = _words(before), _words(after)
-    if len(old) > MOST_WORDS or len(new) > MOST_WORDS:
+    if len(old) > MAX_WORDS or len(new) > MAX_WORDS:
         yield "same" if before == after else "ins", after
         return
     for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -327,7 +327,7 @@ def _since(began: float) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def _checked(text: str) -> str:
-    if len(text) > LONGEST_MESSAGE:
-        raise BadMessage(f"a text of more than {LONGEST_MESSAGE:,} characters", fix="give a shorter one")
+def _check_length(text: str) -> str:
+    if len(text) > MAX_MESSAGE_LENGTH:
+        raise BadMessage(f"a text of more than {MAX_MESSAGE_LENGTH:,} characters", fix="give a shorter one")
     return text

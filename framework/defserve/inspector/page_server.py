@@ -30,8 +30,8 @@ from defserve.limits import Limits
 from defserve.serve.sockets import Receive, Scope, Send
 from defserve.serve.web_sessions import loopback
 
-LONGEST_FRAME: Final = 16 * 1024 * 1024
-LIMITS: Final = Limits(message=LONGEST_FRAME)
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+LIMITS: Final = Limits(message=MAX_FRAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ ALWAYS: Final = {
 }
 SOCKET: Final = "/socket"
 METHODS: Final = ("GET", "HEAD")
-MOST_PAGES: Final = 16
+MAX_PAGES: Final = 16
 
 
 class InspectorApp:
@@ -136,7 +136,7 @@ class InspectorApp:
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._access.socket(headers_of(scope), list(scope.get("subprotocols") or ()))
-        if scope["path"] != SOCKET or refusal is not None or self._open >= MOST_PAGES:
+        if scope["path"] != SOCKET or refusal is not None or self._open >= MAX_PAGES:
             await receive()
             # Before the socket is accepted this is a 403.
             await send({"type": "websocket.close", "code": 1008})
@@ -200,7 +200,7 @@ NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 SUBPROTOCOL: Final = "defserve-inspector"
 TOKEN_PROTOCOL: Final = "token."
 OWN_SITES: Final = (None, "none", "same-origin")
-LONGEST_QUERY: Final = 2_048
+MAX_QUERY_LENGTH: Final = 2_048
 TICKET_SECONDS: Final = 60.0
 
 
@@ -286,7 +286,7 @@ class Access:
 
 
 def _has(query: str, name: str, secret: str) -> bool:
-    if len(query) > LONGEST_QUERY:
+    if len(query) > MAX_QUERY_LENGTH:
         return False
     given = parse_qs(query).get(name, [])
     return len(given) == 1 and compare_digest(given[0].encode(), secret.encode())

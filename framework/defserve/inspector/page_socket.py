@@ -19,12 +19,12 @@ from defserve.inspector.panels import resources as prompts
 from defserve.inspector.panels import resources as skills
 from defserve.inspector.panels import tools as apps
 from defserve.inspector.panels import wire as latency
-from defserve.inspector.protocol import CANCEL, MOST_SCOPES, BadMessage, Json, Request, error_of, is_scope, read
+from defserve.inspector.protocol import CANCEL, MAX_SCOPES, BadMessage, Json, Request, error_of, is_scope, parse_message
 from defserve.serve.sockets import Receive, Send
 
 BATCH_SECONDS: Final = 0.1
-MOST_REQUESTS: Final = 256
-MOST_UNSENT = 64 * 1024 * 1024
+MAX_REQUESTS: Final = 256
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Bytes that wait for a page that does not read. Then it is disconnected: it comes back and asks anew."""
 LATEST: Final = frozenset(("status", "messages"))
 """Topics of which only the newest message matters."""
@@ -49,7 +49,7 @@ class PageSocket:
     async def serve(self) -> None:
         """Serve until the page leaves, or stops reading."""
         self._inspection.pages.append(self._push)
-        tasks = [asyncio.create_task(work) for work in (self._read(), self._write(), self._overflow())]
+        tasks = [asyncio.create_task(work) for work in (self._read_requests(), self._write(), self._overflow())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -62,7 +62,7 @@ class PageSocket:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self) -> int | None:
+    async def _read_requests(self) -> int | None:
         """Take requests. The code to close the socket with; None if the page has left."""
         while True:
             event = await self._receive()
@@ -72,9 +72,9 @@ class PageSocket:
             if text is None:
                 return POLICY
             try:
-                id, verb, arguments = read(text)
+                id, verb, arguments = parse_message(text)
             except BadMessage as error:
-                self._say({"on": "refused", "data": error_of(error)})
+                self._send_message({"on": "refused", "data": error_of(error)})
                 continue
             if verb == CANCEL:
                 self._cancel(arguments.get("of"))
@@ -86,16 +86,16 @@ class PageSocket:
             task.cancel()
 
     def _begin(self, id: int, verb: str, arguments: Json) -> None:
-        if id in self._running or len(self._running) >= MOST_REQUESTS:
-            why = "this id is in use" if id in self._running else f"{MOST_REQUESTS} requests run already"
-            self._say({"id": id, "error": {"message": why}})
+        if id in self._running or len(self._running) >= MAX_REQUESTS:
+            why = "this id is in use" if id in self._running else f"{MAX_REQUESTS} requests run already"
+            self._send_message({"id": id, "error": {"message": why}})
             return
         task = self._running[id] = asyncio.create_task(self._run(id, verb, arguments), name=f"inspector {verb}")
         task.add_done_callback(lambda _: self._running.pop(id, None))
 
     async def _run(self, id: int, verb: str, arguments: Json) -> None:
         def part(value: Any) -> None:
-            self._say({"id": id, "part": value})
+            self._send_message({"id": id, "part": value})
 
         try:
             run = VERBS.get(verb)
@@ -103,14 +103,14 @@ class PageSocket:
                 raise BadMessage(f"there is no verb {verb!r}")
             answer: Json = {"id": id, "ok": await run(self._inspection, Request(arguments, part))}
         except asyncio.CancelledError:
-            self._say({"id": id, "error": {"message": "cancelled", "cancelled": True}})
+            self._send_message({"id": id, "error": {"message": "cancelled", "cancelled": True}})
             raise
         except Exception as error:
             told = error_of(error)
             if "code" not in told:
                 log.debug("%s failed", verb, exc_info=True)
             answer = {"id": id, "error": told}
-        self._say(answer)
+        self._send_message(answer)
 
     # -- to the page -------------------------------------------------------------------------------------
 
@@ -121,19 +121,19 @@ class PageSocket:
         if place is not None:
             self._size -= len(self._unsent[place])
             self._unsent[place] = b""
-        self._keep({"on": topic, "data": data})
+        self._queue_message({"on": topic, "data": data})
 
-    def _say(self, message: Json) -> None:
-        self._keep(message)
+    def _send_message(self, message: Json) -> None:
+        self._queue_message(message)
         self._now.set()
 
-    def _keep(self, message: Json) -> None:
+    def _queue_message(self, message: Json) -> None:
         # What a tool or a server gave may hold anything: it must not end the socket.
         encoded = to_json(message, fallback=str, inf_nan_mode="null")
         self._unsent.append(encoded)
         self._size += len(encoded)
         self._more.set()
-        if self._size > MOST_UNSENT:
+        if self._size > MAX_UNSENT_BYTES:
             self._full.set()
 
     async def _overflow(self) -> int:
@@ -166,7 +166,7 @@ async def open_era(inspection: Inspection, request: Request) -> Any:
     """Open the conversation of an era, if it is not open. What is told about it."""
     connection = inspection.connection(era_of(request))
     await connection.client()
-    return inspection.told(connection)
+    return inspection.describe_connection(connection)
 
 
 async def retry(inspection: Inspection, request: Request) -> Any:
@@ -176,8 +176,8 @@ async def retry(inspection: Inspection, request: Request) -> Any:
 async def sign_in(inspection: Inspection, request: Request) -> Any:
     """Begin to sign in. Answered when there is an address to open, or when it has failed."""
     scopes = request.arguments.get("scopes", [])
-    if not is_array(scopes) or len(scopes) > MOST_SCOPES or not all(map(is_scope, scopes)):
-        raise BadMessage(f"scopes are a list of at most {MOST_SCOPES} words")
+    if not is_array(scopes) or len(scopes) > MAX_SCOPES or not all(map(is_scope, scopes)):
+        raise BadMessage(f"scopes are a list of at most {MAX_SCOPES} words")
     return await inspection.account.sign_in(scopes)
 
 

@@ -22,10 +22,10 @@ from defserve.errors import BadArguments, DefserveError, PeerError, Refused, Too
 Json: TypeAlias = dict[str, Any]
 FIX: Final = "\n  fix: "
 CANCEL: Final = "cancel"
-LARGEST: Final = 2**53
+MAX_NUMBER: Final = 2**53
 """The largest number that a page counts with exactly."""
-MOST_SCOPES: Final = 50
-LONGEST_SCOPE: Final = 200
+MAX_SCOPES: Final = 50
+MAX_SCOPE_LENGTH: Final = 200
 SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 INTERNAL: Final = "the inspector could not do this"
 
@@ -53,7 +53,7 @@ class Request:
     def whole(self, name: str, default: int | None = None) -> int:
         """The argument `name`, which is a whole number that a page can have. Raises BadMessage for anything else."""
         value = self.arguments.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST:
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_NUMBER:
             raise BadMessage(f"the argument {name!r} is missing, or is not a whole number up to 2**53")
         return value
 
@@ -62,7 +62,7 @@ class Request:
         value = self.arguments.get(name)
         if value is None:
             return None
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= MAX_NUMBER:
             raise BadMessage(f"the argument {name!r} is not a number up to 2**53")
         return float(value)
 
@@ -74,7 +74,7 @@ class Request:
         return value
 
 
-def read(text: str) -> tuple[int | None, str, Json]:
+def parse_message(text: str) -> tuple[int | None, str, Json]:
     """The id, the verb and the arguments of a message of the page. Raises BadMessage."""
     try:
         message = from_json(text, allow_inf_nan=False)
@@ -85,7 +85,7 @@ def read(text: str) -> tuple[int | None, str, Json]:
     if verb == CANCEL:
         return None, verb, message
     id, arguments = message.get("id"), message.get("with", {})
-    if not isinstance(id, int) or isinstance(id, bool) or abs(id) > LARGEST:
+    if not isinstance(id, int) or isinstance(id, bool) or abs(id) > MAX_NUMBER:
         raise BadMessage('a request needs an "id", which is a whole number')
     if not is_object(arguments):
         raise BadMessage('the arguments of a request are an object, "with"')
@@ -128,9 +128,9 @@ def _missing_scopes(data: Any) -> list[str] | None:
     if status != 403 or said.error != "insufficient_scope":
         return None
     scopes = list(said.scopes)
-    return scopes if 0 < len(scopes) <= MOST_SCOPES and all(map(is_scope, scopes)) else None
+    return scopes if 0 < len(scopes) <= MAX_SCOPES and all(map(is_scope, scopes)) else None
 
 
 def is_scope(text: Any) -> bool:
     """Whether something is a scope (RFC 6749 §3.3), and short enough to be shown."""
-    return isinstance(text, str) and len(text) <= LONGEST_SCOPE and SCOPE.fullmatch(text) is not None
+    return isinstance(text, str) and len(text) <= MAX_SCOPE_LENGTH and SCOPE.fullmatch(text) is not None

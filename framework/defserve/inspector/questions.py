@@ -22,10 +22,10 @@ from defserve.core.json_values import is_array
 from defserve.errors import ProtocolError
 from defserve.inspector.protocol import BadMessage, Json
 
-MOST_OPEN: Final = 100
+MAX_OPEN_QUESTIONS: Final = 100
 MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
-MOST_PAST: Final = 100
-LONGEST_PAST: Final = 32_768
+MAX_PAST_QUESTIONS: Final = 100
+MAX_PAST_QUESTION_BYTES: Final = 32_768
 """Bytes of a question and its answer that are kept once it is over. Of longer ones the timeline has the messages."""
 REJECTED: Final = -1
 """The code for a person who does not let a model be sampled, as MCP has it."""
@@ -59,7 +59,7 @@ class Questions:
         self._push = push
         self.roots: list[str | Json] = []
         self.model = ScriptedAnswers()
-        self.past: deque[Json] = deque(maxlen=MOST_PAST)
+        self.past: deque[Json] = deque(maxlen=MAX_PAST_QUESTIONS)
         self._numbers = count(1)
         self._open: dict[int, tuple[Json, asyncio.Future[Json]]] = {}
         self._bytes = 0
@@ -71,8 +71,8 @@ class Questions:
 
     async def ask(self, kind: str, era: str, **about: Any) -> Json:
         """Put a question to the person and wait for the answer. Cancelling it takes the question back."""
-        if len(self._open) >= MOST_OPEN:
-            raise BadMessage(f"{MOST_OPEN} questions wait already", fix="answer some of them")
+        if len(self._open) >= MAX_OPEN_QUESTIONS:
+            raise BadMessage(f"{MAX_OPEN_QUESTIONS} questions wait already", fix="answer some of them")
         size = weight_of(about)
         if self._open and self._bytes + size > MAX_OPEN_BYTES:
             raise BadMessage(f"questions of {self._bytes} bytes wait already", fix="answer some of them")
@@ -96,7 +96,7 @@ class Questions:
     def _end(self, question: Json, answer: Json | None, by: str) -> None:
         over: Json = {name: question[name] for name in ("id", "kind", "era", "since")}
         over |= {"over": time.time(), "outcome": "taken back" if answer is None else "answered", "by": by}
-        if len(to_json((question, answer), inf_nan_mode="null")) <= LONGEST_PAST:
+        if len(to_json((question, answer), inf_nan_mode="null")) <= MAX_PAST_QUESTION_BYTES:
             over |= {"question": question, "answer": answer}
         self.past.append(over)
         self._push("question.over", over)
@@ -157,8 +157,8 @@ class Questions:
 # -- A model made of rules, which answers sampling while nobody wants to type.
 
 
-MOST_RULES: Final = 50
-LONGEST: Final = 20_000
+MAX_RULES: Final = 50
+MAX_TEXT_LENGTH: Final = 20_000
 
 
 class Rule(NamedTuple):
@@ -179,10 +179,11 @@ class ScriptedAnswers:
         """Take new rules, objects with `when` and `say`. Raises BadMessage if one is something else, or too long."""
         read = [object_of(rule) for rule in rules]
         texts = [text for rule in read for text in (rule.get("when", ""), rule.get("say"))]
-        if len(rules) > MOST_RULES or not all(isinstance(text, str) and len(text) <= LONGEST for text in texts):
+        if len(rules) > MAX_RULES or not all(isinstance(text, str) and len(text) <= MAX_TEXT_LENGTH for text in texts):
             raise BadMessage(
                 "these are not rules for a model",
-                fix=f"give at most {MOST_RULES} rules with the texts `when` and `say`, each below {LONGEST} characters",
+                fix=f"give at most {MAX_RULES} rules with the texts `when` and `say`, "
+                f"each below {MAX_TEXT_LENGTH} characters",
             )
         self.on, self.rules = on, [Rule(rule.get("when", ""), rule["say"]) for rule in read]
 

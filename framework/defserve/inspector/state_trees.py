@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from defserve.auth.principals import ANONYMOUS_PREFIX
-from defserve.client.mcpl.state import LONGEST_ID, KeptContents, StateChange
+from defserve.client.mcpl.state import MAX_ID_LENGTH, KeptContents, StateChange
 from defserve.errors import UsageError
 from defserve.inspector.differences import patch, words
 from defserve.protocols.mcpl.state.section import StateSection
@@ -23,8 +23,8 @@ from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGo
 from defserve.stores.identity import NOBODY, ServerStore, choose_server, open_store
 from defserve.stores.store import Store
 
-MOST_BYTES: Final = 32 * 1024 * 1024
-MOST_TREES: Final = 200
+MAX_BYTES: Final = 32 * 1024 * 1024
+MAX_TREES: Final = 200
 AT_ONCE: Final = 2_000
 """Checkpoints in one part, so that a part stays well below the size of a frame."""
 PAUSE: Final = 0.1
@@ -41,7 +41,7 @@ class StateTrees:
         self._stored = stored
         self._watched: dict[tuple[str, str], WatchedTree] = {}
         self._read: dict[TreeKey, StoredTree] = {}
-        self._contents = KeptContents(MOST_BYTES)
+        self._contents = KeptContents(MAX_BYTES)
         self._news = asyncio.Event()
 
     def heard(self, era: str, change: StateChange) -> None:
@@ -58,7 +58,7 @@ class StateTrees:
         watched, found = self._of(era, feature_set), list[Json]()
         head = await watched.head()
         state = self._stored(feature_set) if self._stored is not None else None
-        for owner in (await state.owners(feature_set))[:MOST_TREES] if state is not None else ():
+        for owner in (await state.owners(feature_set))[:MAX_TREES] if state is not None else ():
             tree = self._tree(feature_set, owner)
             is_own = head is not None and await tree.has(head)
             found.append({"owner": owner, "kept": await tree.count(), "own": is_own})
@@ -104,11 +104,11 @@ class StateTrees:
             if each.id not in wanted:
                 continue
             if each.change is None:
-                each.change = await self._said(view, each)
+                each.change = await self._describe_change(view, each)
             found[each.id] = each.change
         return found
 
-    async def _said(self, view: CheckpointView, at: KnownCheckpoint) -> str:
+    async def _describe_change(self, view: CheckpointView, at: KnownCheckpoint) -> str:
         try:
             after = await view.content(at.id)
             before = await view.content(at.parent) if at.parent is not None else None
@@ -131,7 +131,7 @@ class StateTrees:
                 f"the inspector cannot read the store of {feature_set!r}",
                 fix="start the inspector with the file of the server: then it can read the store",
             )
-        if len(self._read) >= MOST_TREES:
+        if len(self._read) >= MAX_TREES:
             del self._read[next(iter(self._read))]
         found = self._read[key] = StoredTree(state, key, self._seen)
         return found
@@ -155,7 +155,7 @@ def _rows(checkpoints: Iterable[KnownCheckpoint], places: dict[str, int]) -> lis
 # -- Trees in a store that the inspector can read: that of a server in its own process, or one that it was given.
 
 
-MOST_STEPS: Final = 256
+MAX_STEPS: Final = 256
 """How many new checkpoints are fetched one by one. Beyond that the whole tree is read again."""
 
 
@@ -204,7 +204,7 @@ Stored: TypeAlias = Callable[[str], StoredState | None]
 """Feature set to its state in a store; None if it has none there, or the store cannot be read."""
 
 
-def stored_by(section: StateSection) -> Stored:
+def make_state_finder(section: StateSection) -> Stored:
     """The states of a server in this process. Their stores are open while it serves."""
 
     def find(feature_set: str) -> StoredState | None:
@@ -222,13 +222,13 @@ def stored_by(section: StateSection) -> Stored:
 
 
 @asynccontextmanager
-async def stored_at(address: str) -> AsyncGenerator[Stored]:
+async def open_states_at(address: str) -> AsyncGenerator[Stored]:
     """The states in the store at an address. It is only read. Raises UsageError for an address that is none."""
     store = open_store(address)
 
     found: list[CheckpointStore] = []
 
-    async def opened() -> CheckpointStore:
+    async def open_trees() -> CheckpointStore:
         if found:
             return found[0]
         identity = await choose_server(store, None, is_reading=True)
@@ -239,7 +239,7 @@ async def stored_at(address: str) -> AsyncGenerator[Stored]:
 
     try:
         await store.open()
-        yield lambda feature_set: StoredState(opened, {"store": address})
+        yield lambda feature_set: StoredState(open_trees, {"store": address})
     finally:
         await store.close()
 
@@ -290,7 +290,7 @@ class StoredTree:
                 self._read, self._places = [], {}
             for each in new:
                 self._places[each.id] = len(self._read)
-                self._read.append(self._known(each))
+                self._read.append(self._make_known_checkpoint(each))
             self._at = now
             return self._read
 
@@ -307,7 +307,7 @@ class StoredTree:
     async def _new(self, trees: CheckpointStore, now: CheckpointTree) -> list[Checkpoint] | None:
         """The checkpoints since the last time, the oldest first; None if the whole tree has to be read."""
         missing = now.last - self._at.last
-        if not self._read or now.epoch != self._at.epoch or missing > MOST_STEPS:
+        if not self._read or now.epoch != self._at.epoch or missing > MAX_STEPS:
             return None
         found: list[Checkpoint] = []
         id = now.head
@@ -316,7 +316,7 @@ class StoredTree:
             id = found[-1].parent
         return found[::-1] if len(found) == missing else None
 
-    def _known(self, at: Checkpoint) -> KnownCheckpoint:
+    def _make_known_checkpoint(self, at: Checkpoint) -> KnownCheckpoint:
         seen = self._find(at.id)
         owner = self._key.owner
         # The calls of somebody who signed in are all that somebody's own.
@@ -330,7 +330,7 @@ class StoredTree:
 # -- A tree of the checkpoints that this inspector has seen being made, in one conversation after another.
 
 
-MOST: Final = 20_000
+MAX_CHECKPOINTS: Final = 20_000
 DROPPED_AT_ONCE: Final = 1_000
 ITSELF: Final = "inspector"
 SERVER: Final = "server"
@@ -340,7 +340,7 @@ class WatchedTree:
     """`key` names it among the contents, which several trees share. At most `most` checkpoints are kept."""
 
     def __init__(
-        self, key: str, contents: KeptContents, most: int = MOST, clock: Callable[[], float] = time.time
+        self, key: str, contents: KeptContents, most: int = MAX_CHECKPOINTS, clock: Callable[[], float] = time.time
     ) -> None:
         self._key, self._contents, self._most, self._clock = key, contents, most, clock
         self._known: dict[str, KnownCheckpoint] = {}
@@ -350,7 +350,7 @@ class WatchedTree:
 
     def add(self, change: StateChange) -> None:
         """Take a checkpoint that was made, or gone back to. An id that nobody could mean is left out."""
-        if len(change.checkpoint) > LONGEST_ID or len(change.parent or "") > LONGEST_ID:
+        if len(change.checkpoint) > MAX_ID_LENGTH or len(change.parent or "") > MAX_ID_LENGTH:
             return
         self._head = change.checkpoint
         if change.by_rollback or change.checkpoint in self._known:
@@ -362,7 +362,7 @@ class WatchedTree:
             before = self._contents.get(self._key, change.parent)
             if before is not None or change.parent is None:
                 said = words(patch(before, change.content))
-            self._contents.keep(self._key, change.checkpoint, change.content)
+            self._contents.store_content(self._key, change.checkpoint, change.content)
         self._known[change.checkpoint] = KnownCheckpoint(
             change.checkpoint,
             change.parent,

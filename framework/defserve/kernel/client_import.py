@@ -41,7 +41,7 @@ class Imported(NamedTuple):
     left_out: list[str]
 
 
-def imported(settings: ClientSettings) -> Imported:
+def convert_settings(settings: ClientSettings) -> Imported:
     """The servers of a client as an mgp.toml. What could not be taken over stands in it as a comment."""
     kept = KeptOut()
     parts: list[str] = []

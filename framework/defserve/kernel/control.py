@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from defserve.errors import PeerGone, UsageError
-from defserve.stores.files import is_private_folder, made_private_folder, private_folders
+from defserve.stores.files import is_private_folder, make_private_folder, private_folders
 
 CONNECT_SECONDS: Final = 5.0
-LONGEST_ANSWER: Final = 16 * 1024 * 1024
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 def ask(config: Path, request: dict[str, Any], process: int | None = None) -> Iterator[Any]:
@@ -50,7 +50,7 @@ async def asking(config: Path, request: dict[str, Any], process: int | None = No
     place = await asyncio.to_thread(_place, config, process)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_unix_connection(str(place), limit=LONGEST_ANSWER)
+            reader, writer = await asyncio.open_unix_connection(str(place), limit=MAX_ANSWER_BYTES)
     except OSError as error:
         raise PeerGone(f"the kernel of {config} cannot be reached: {error}") from None
     try:
@@ -93,14 +93,14 @@ def _place(config: Path, process: int | None) -> Path:
 
 
 FOLDER: Final = "kernels"
-LONGEST: Final = 100
+MAX_SOCKET_PATH_BYTES: Final = 100
 """Bytes of a socket's path that every system takes."""
 
 
 def own_place(config: Path) -> Path:
     """The path of this process's socket. Several kernels may serve one file. Raises UsageError."""
-    path = made_private_folder(FOLDER, "the control socket") / f"{_name(config)}-{os.getpid()}.sock"
-    if len(os.fsencode(path)) > LONGEST:
+    path = make_private_folder(FOLDER, "the control socket") / f"{_name(config)}-{os.getpid()}.sock"
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise UsageError(
             f"the path of the control socket is too long: {path}", fix="set XDG_RUNTIME_DIR to a short one"
         )
@@ -119,7 +119,7 @@ def places_of(config: Path) -> dict[int, Path]:
     return found
 
 
-def located_kernel(given: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+def locate_kernel(given: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """The file whose kernel is asked. A kernel goes on without its file, and is found by the name of it."""
     try:
         return locate_config(given, environ)

@@ -17,25 +17,25 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
 from defserve.kernel.control import own_place
 from defserve.serve.address import Address
-from defserve.serve.sockets import bound, user_of
+from defserve.serve.sockets import bind_sockets, user_of
 
-LONGEST_REQUEST: Final = 64 * 1024
+MAX_REQUEST_BYTES: Final = 64 * 1024
 REQUEST_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 30.0
-MOST_PEERS: Final = 32
+MAX_PEERS: Final = 32
 
 log = logging.getLogger("defserve.kernel")
 
 
 @asynccontextmanager
-async def controlled(config: Path, kernel: Operations) -> AsyncGenerator[Path | None]:
+async def open_control_socket(config: Path, kernel: Operations) -> AsyncGenerator[Path | None]:
     """Listen for as long as the block runs. Yields the path of the socket.
 
     A kernel that cannot be operated still serves: then a warning says why, and the path is None.
     """
     try:
         path = own_place(config)
-        sockets = bound(Address("unix", str(path)))
+        sockets = bind_sockets(Address("unix", str(path)))
         listening = sockets.__enter__()
     except (UsageError, AttributeError) as error:  # Windows has no os.getuid
         log.warning("this kernel cannot be operated while it runs: %s", error)
@@ -48,14 +48,14 @@ async def controlled(config: Path, kernel: Operations) -> AsyncGenerator[Path | 
         assert task is not None
         peers.add(task)
         try:
-            await _serve(kernel, reader, writer, len(peers) <= MOST_PEERS)
+            await _serve(kernel, reader, writer, len(peers) <= MAX_PEERS)
         finally:
             peers.discard(task)
             writer.close()
 
     server = None
     try:
-        server = await asyncio.start_unix_server(serve, sock=listening[0], limit=LONGEST_REQUEST)
+        server = await asyncio.start_unix_server(serve, sock=listening[0], limit=MAX_REQUEST_BYTES)
         yield path
     finally:
         if server is not None:
@@ -93,7 +93,7 @@ async def _request(reader: asyncio.StreamReader) -> Any:
         async with asyncio.timeout(REQUEST_SECONDS):
             line = await reader.readline()
     except ValueError:
-        raise UsageError(f"a request has at most {LONGEST_REQUEST} bytes", fix="send less at a time") from None
+        raise UsageError(f"a request has at most {MAX_REQUEST_BYTES} bytes", fix="send less at a time") from None
     try:
         return json.loads(line) if line.strip() else None
     except (ValueError, RecursionError):

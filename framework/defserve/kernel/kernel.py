@@ -25,7 +25,7 @@ from defserve.errors import DefserveError, InvalidParams, UsageError
 from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_changes
 from defserve.kernel.config.loading import load
 from defserve.kernel.governance.access import closes_servers, own_policy, wants_access
-from defserve.kernel.governance.directory import check_register_rules, guarded
+from defserve.kernel.governance.directory import check_register_rules, make_guarded_resolver
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
 from defserve.kernel.members import Creator, Journal, Member, history
@@ -43,9 +43,9 @@ from defserve.kernel.operations import (
 from defserve.kernel.supervision import Supervision
 from defserve.search.ranking import Search
 from defserve.server.server import Server
-from defserve.stores.files import locked, replace_file
+from defserve.stores.files import hold_lock, replace_file
 
-MOST_FOUND: Final = 20
+MAX_SEARCH_RESULTS: Final = 20
 
 log = logging.getLogger("defserve.kernel")
 
@@ -105,7 +105,10 @@ class Kernel:
 
     def ps(self) -> list[dict[str, Any]]:
         """Every server, its state and its figures."""
-        return [{**member.row(), "held": self.governance.pins.held(member.id)} for member in self.members.values()]
+        return [
+            {**member.row(), "held": self.governance.pins.list_held_names(member.id)}
+            for member in self.members.values()
+        ]
 
     def history(self) -> list[dict[str, Any]]:
         """How long the calls of each server took in the last ten minutes, as far back as they are remembered."""
@@ -167,9 +170,10 @@ class Kernel:
 
     async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:
         """The tools that fit a query best, whoever may use them: who asks operates the kernel."""
-        if not query.strip() or not 0 < top <= MOST_FOUND:
+        if not query.strip() or not 0 < top <= MAX_SEARCH_RESULTS:
             raise UsageError(
-                f"a search has words, and finds up to {MOST_FOUND} tools", fix='defserve kernel search "send a letter"'
+                f"a search has words, and finds up to {MAX_SEARCH_RESULTS} tools",
+                fix='defserve kernel search "send a letter"',
             )
         section = self.server.mgp.tool_discovery
         assert section is not None, "the kernel's server is made with a search"
@@ -232,9 +236,11 @@ class Kernel:
     def _prepare(self, member: Member) -> None:
         member.prepare(self.mounts, self.journal)
         if member.backend is not None:
-            member.backend.watch(lambda change: self.governance.settled(member) if change.new == "connected" else None)
+            member.backend.watch(
+                lambda change: self.governance.on_server_listed(member) if change.new == "connected" else None
+            )
             member.backend.on_claims = partial(self.governance.compare_claims, member)
-            member.backend.decides = partial(self.governance.permissions.decided_for, member.id)
+            member.backend.decides = partial(self.governance.permissions.decide_for_server, member.id)
             if (access := self.governance.access) is not None:
                 member.backend.open_to = partial(access.opens, member.id)
             self._supervision.watch(member)
@@ -242,7 +248,9 @@ class Kernel:
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
         url = entry.launch.url
-        member = self._add(entry, creator, guarded(url, lambda: self.config.settings.register) if url else None)
+        member = self._add(
+            entry, creator, make_guarded_resolver(url, lambda: self.config.settings.register) if url else None
+        )
         if member.backend is not None:
             await member.backend.start()
         return member
@@ -253,7 +261,7 @@ class Kernel:
         if member is None:  # another is ending it
             return
         self.leaving[id] = member
-        self._supervision.forget(member)
+        self._supervision.drop_server(member)
         await asyncio.shield(self.ending.start(self._end(member, reason)))
 
     async def _end(self, member: Member, reason: str) -> None:
@@ -262,8 +270,8 @@ class Kernel:
                 if member.backend is not None:
                     await self.mounts.remove(member.id, reason, self.config.settings.drain_secs)
         finally:
-            self.governance.forget(member.id)
-            self.journal.forget(member.id)
+            self.governance.drop_server(member.id)
+            self.journal.drop_server(member.id)
             del self.leaving[member.id]
 
     # -- reload --------------------------------------------------------------------------------------------
@@ -277,7 +285,7 @@ class Kernel:
     async def _take_over(self, config: KernelConfig) -> dict[str, Any]:
         new = {entry.id: entry for entry in config.servers}
         done = find_changes({id: member.entry for id, member in self.members.items() if member.creator is None}, new)
-        needs_start = self.config.changed_at_start(config)
+        needs_start = self.config.find_restart_changes(config)
         is_other_default = self.config.settings.default_policy != config.settings.default_policy
         self.config = config
         if (access := self.governance.access) is None:
@@ -361,7 +369,7 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
     if wants_access(config, state):
         given.setdefault("access", own_policy(config))
     level: Any = settings.level
-    given.setdefault("search", Search(level=level, pinned=config.pinned(), budget=settings.budget))
+    given.setdefault("search", Search(level=level, pinned=config.list_pinned_tools(), budget=settings.budget))
     if settings.code_mode:
         given.setdefault("code_mode", True)
     return Server(settings.name, **given)
@@ -377,7 +385,7 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
 VERSION: Final = 1
 SUFFIX: Final = ".state.json"
 LOCK: Final = ".lock"
-LARGEST: Final = 64 * 1024 * 1024
+MAX_STATE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -398,14 +406,14 @@ class StateFile:
     def __init__(self, config: Path) -> None:
         self.path = config.with_suffix(SUFFIX)
         self._lock = Lock()
-        self._stamp = self._stamped()
-        self.known = self._read()
+        self._stamp = self._read_stamp()
+        self.known = self._read_state()
 
     def update(self, change: Callable[[KernelState], None]) -> None:
         """Make a change to what is kept now. When it returns, the change is safe. Raises OSError if it cannot be."""
-        with self._lock, locked(self.path.with_name(self.path.name + LOCK)):
+        with self._lock, hold_lock(self.path.with_name(self.path.name + LOCK)):
             try:
-                state = self._read()
+                state = self._read_state()
             except UsageError as error:
                 raise OSError(error.problem) from None
             change(state)
@@ -416,21 +424,21 @@ class StateFile:
     def refresh(self) -> bool:
         """Read what others have written meanwhile. Returns whether the file has changed. Raises UsageError."""
         with self._lock:
-            if (stamp := self._stamped()) == self._stamp:
+            if (stamp := self._read_stamp()) == self._stamp:
                 return False
-            self.known, self._stamp = self._read(), stamp
+            self.known, self._stamp = self._read_state(), stamp
             return True
 
-    def _stamped(self) -> tuple[int, ...] | None:
+    def _read_stamp(self) -> tuple[int, ...] | None:
         try:
             found = os.stat(self.path)
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _read(self) -> KernelState:
+    def _read_state(self) -> KernelState:
         try:
-            if self.path.stat().st_size > LARGEST:
+            if self.path.stat().st_size > MAX_STATE_BYTES:
                 raise ValueError
             found = json.loads(self.path.read_bytes())
         except FileNotFoundError:

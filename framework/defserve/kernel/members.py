@@ -19,12 +19,12 @@ from defserve.proxying.backend import Backend
 from defserve.proxying.calls import CallSlots, CallTime
 from defserve.proxying.mounted import BackendOptions, ToolChoice, Transition
 from defserve.proxying.mounts import Mounts
-from defserve.proxying.targets import SHORTEST_SECRET, Command, Remote, Secrets, Target
+from defserve.proxying.targets import MIN_SECRET_LENGTH, Command, Remote, Secrets, Target
 
 CALLS_AT_ONCE = 64
 OFFERED = ("security", "permissions", "tool_security", "lifecycle")
 """The extensions of MGP that a kernel uses in its own conversation with a server."""
-LONGEST_WORD = 100
+MAX_WORD_LENGTH = 100
 LAST_WORDS = "; its last words:"
 
 
@@ -83,13 +83,15 @@ class Member:
         self.problem = ""
         self._hide_from_clients(target)
         self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
-        self.backend.on_lifecycle = lambda told: journal.add(self.id, "state", self.hidden(_told_itself(told)))
+        self.backend.on_lifecycle = lambda told: journal.add(
+            self.id, "state", self.hidden(_format_claimed_transition(told))
+        )
         self.backend.on_renewed = lambda reason: journal.add(self.id, "state", f"restarted without a gap: {reason}")
-        self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_told(change))))
+        self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_format_transition(change))))
 
     def target(self) -> Target:
         """Where the server is, with its variables filled in. Raises UsageError."""
-        launch = self.entry.launch.filled(self.environ)
+        launch = self.entry.launch.fill_variables(self.environ)
         how: Any = {"per": launch.per or None, "version": launch.version}
         if launch.url:
             return Remote(
@@ -133,7 +135,7 @@ class Member:
     def _hide_from_clients(self, target: Target) -> None:
         """Errors that clients read do not have what was filled in, wherever in the command line or address it was."""
         assert self.backend is not None
-        known, filled = target.secrets, (value for value in self.hidden.values if len(value) >= SHORTEST_SECRET)
+        known, filled = target.secrets, (value for value in self.hidden.values if len(value) >= MIN_SECRET_LENGTH)
         # The longest first: a secret may contain another.
         self.backend.secrets = Secrets(tuple(sorted({*known.values, *filled}, key=len, reverse=True)), known.sure)
 
@@ -156,7 +158,7 @@ class Member:
             "id": self.id,
             "state": self.state,
             "name": self.entry.display_name,
-            "where": _shown(self.entry.launch),
+            "where": _format_launch(self.entry.launch),
             "prefix": self.entry.prefix,
             "trust_level": self.entry.mgp.trust_level if self.entry.mgp is not None else None,
             "created_by": self.creator.id if self.creator is not None else None,
@@ -187,19 +189,19 @@ class Member:
         }
 
 
-def _told(change: Transition) -> str:
+def _format_transition(change: Transition) -> str:
     # What it wrote to standard error has lines of its own.
     reason = change.reason.partition(LAST_WORDS)[0]
     return f"{change.previous} → {change.new}: {'; '.join(line.strip() for line in reason.splitlines())}"
 
 
-def _told_itself(params: Mapping[str, Any]) -> str:
+def _format_claimed_transition(params: Mapping[str, Any]) -> str:
     """What a server says of its own state. Only words: the kernel goes by what it sees."""
-    words = [str(params.get(name, "?"))[:LONGEST_WORD] for name in ("previous_state", "new_state", "reason")]
+    words = [str(params.get(name, "?"))[:MAX_WORD_LENGTH] for name in ("previous_state", "new_state", "reason")]
     return "it says: {} → {}: {}".format(*words)
 
 
-def _shown(launch: ServerLaunch) -> str:
+def _format_launch(launch: ServerLaunch) -> str:
     """The command line or address as the file has it. Literal secrets in it are not shown."""
     from defserve.base.redaction import redact_text
 
@@ -210,7 +212,7 @@ def _shown(launch: ServerLaunch) -> str:
 
 
 KEPT: Final = 500
-LONGEST: Final = 2_000
+MAX_LINE_LENGTH: Final = 2_000
 BEHIND: Final = 1_000
 """Lines that a follower may be behind before it misses some."""
 
@@ -238,14 +240,14 @@ class Journal:
         self._clock = clock
 
     def add(self, id: str, kind: Kind, text: str) -> None:
-        line = JournalLine(self._clock(), id, kind, text[:LONGEST])
+        line = JournalLine(self._clock(), id, kind, text[:MAX_LINE_LENGTH])
         self._lines.setdefault(id, deque(maxlen=KEPT)).append(line)
         for follower in self._followers:
             if follower.full():
                 follower.get_nowait()
             follower.put_nowait(line)
 
-    def forget(self, id: str) -> None:
+    def drop_server(self, id: str) -> None:
         """A server is gone for good."""
         self._lines.pop(id, None)
 

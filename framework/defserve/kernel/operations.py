@@ -24,7 +24,7 @@ from defserve.kernel.governance.permissions import INTERACTIVE, Decision
 from defserve.kernel.governance.pins import digest_of_all
 from defserve.kernel.members import Member
 from defserve.protocols.mgp import vocabulary
-from defserve.protocols.mgp.audit import LARGEST_LIMIT, ReadableAuditLog, readable, replay
+from defserve.protocols.mgp.audit import MAX_LIMIT, ReadableAuditLog, readable, replay
 from defserve.protocols.mgp.server_discovery import Answer, OperatorToolSpec, object_schema, operator_tool
 from defserve.protocols.mgp.terms import tool_security
 from defserve.protocols.mgp.vocabulary import PERMISSIONS
@@ -34,7 +34,7 @@ from defserve.stores.audit.log_file import AuditUnavailable
 
 FIX: Final = 'say keys = "keys.json", default_policy = "opt-in" or admins = […] in [kernel], and start the kernel again'
 
-MOST_NAMED: Final = 20
+MAX_LISTED_NAMES: Final = 20
 
 
 class AccessKernel(Protocol):
@@ -61,7 +61,7 @@ class AccessVerbs:
         await self._kernel.governance.refresh()
         rows: list[dict[str, Any]] = []
         for one in [id] if id is not None else self._kernel.members:
-            if (policy := access.named(one)) is None:
+            if (policy := access.find_policy(one)) is None:
                 continue
             rows.append({"server_id": one, "default": policy.default})
             for entry in policy.entries():
@@ -122,7 +122,7 @@ class AccessVerbs:
         known = sorted({one.inner for one in tools if isinstance(one, RemoteTool) and one.backend.id == id})
         if tool not in known and known:
             close = get_close_matches(tool, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:MOST_NAMED])}."
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:MAX_LISTED_NAMES])}."
             raise UsageError(
                 f"server {id!r} has no tool {tool[:128]!r}", fix=f"{hint} For a tool that is yet to come: --force"
             )
@@ -155,7 +155,7 @@ EVENTS: Final[Mapping[Decision, tuple[str, str]]] = {
     "approved": ("PERMISSION_GRANTED", "SUCCESS"),
     "denied": ("PERMISSION_DENIED", "DENIED"),
 }
-LONGEST_REASON: Final = 2_000
+MAX_REASON_LENGTH: Final = 2_000
 
 
 class PermissionKernel(Protocol):
@@ -180,7 +180,7 @@ class PermissionVerbs:
         if id is not None:
             self._kernel.member(id)
         await self._kernel.governance.refresh()
-        needed = self._needed()
+        needed = self._find_needed_permissions()
         return [self._row(one, name, needed[one][name]) for one in needed for name in needed[one] if id in (None, one)]
 
     async def approve(self, id: str, permission: str | None = None, reason: str = "") -> list[dict[str, Any]]:
@@ -195,12 +195,12 @@ class PermissionVerbs:
     async def _decide(self, decision: Decision, id: str, permission: str | None, reason: str) -> list[dict[str, Any]]:
         kernel, section = self._kernel, self._kernel.governance.permissions
         kernel.member(id)
-        if len(reason) > LONGEST_REASON or has_hidden(reason):
+        if len(reason) > MAX_REASON_LENGTH or has_hidden(reason):
             raise UsageError(
-                f"a reason is a line of at most {LONGEST_REASON} printable characters", fix="write a shorter reason"
+                f"a reason is a line of at most {MAX_REASON_LENGTH} printable characters", fix="write a shorter reason"
             )
         await kernel.governance.refresh()
-        needed = self._needed().get(id, {})
+        needed = self._find_needed_permissions().get(id, {})
         names = [permission] if permission else [name for name in needed if not section.decision(id, name)]
         if permission is not None and permission not in needed and not section.decision(id, permission):
             known = ", ".join(needed) or "none"
@@ -218,10 +218,10 @@ class PermissionVerbs:
             raise UsageError(
                 f"the decision cannot be kept: {error}", fix="make the folder of the file writable"
             ) from None
-        await section.tell(id)
+        await section.notify_servers(id)
         return [self._row(id, name, needed.get(name, [])) for name in names]
 
-    def _needed(self) -> dict[str, dict[str, list[str]]]:
+    def _find_needed_permissions(self) -> dict[str, dict[str, list[str]]]:
         """Server → permission → the tools that need it, by their names here."""
         found: dict[str, dict[str, list[str]]] = {id: {} for id in self._kernel.members}
         for tool in self._kernel.server.mcp.tools.registry:
@@ -277,7 +277,7 @@ class PinVerbs:
         await self._kernel.governance.refresh()
         rows: list[dict[str, Any]] = []
         for one in [id] if id is not None else self._kernel.members:
-            held = self._kernel.governance.pins.held_tools(one)
+            held = self._kernel.governance.pins.list_held_tools(one)
             all_held = digest_of_all(held)
             for tool in held:
                 difference = tool.difference()
@@ -401,7 +401,7 @@ async def _events(log: ReadableAuditLog, last: int, follow: bool) -> AsyncGenera
     newest = await asyncio.to_thread(lambda: log.last_seq)
     seq = max(1, newest - last + 1)
     while True:
-        page = await asyncio.to_thread(log.replay, seq, None, LARGEST_LIMIT)
+        page = await asyncio.to_thread(log.replay, seq, None, MAX_LIMIT)
         for event in page.events:
             yield event
         seq = page.next_seq
@@ -470,10 +470,10 @@ TOOLS: Final[Mapping[str, OperatorToolSpec]] = {
 def add_operator_tools(server: Server, answers: Mapping[str, Answer]) -> None:
     """Add those tools for which there is an answer."""
     for name, answer in answers.items():
-        server.add_tool(operator_tool(name, TOOLS[name], answer, server, _told))
+        server.add_tool(operator_tool(name, TOOLS[name], answer, server, _format_answer))
 
 
-def _told(value: Params) -> str:
+def _format_answer(value: Params) -> str:
     """The answer as lines: a list's items one by one, else the members."""
     items: Any = next((value[name] for name in ("servers", "events") if name in value), None)
     rows: list[Params] = items if items is not None else [value]

@@ -22,13 +22,20 @@ from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
 from defserve.core.messages import Params
 from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.kernel.config.entries import KernelConfig
-from defserve.kernel.control_listener import Operations, controlled
+from defserve.kernel.control_listener import Operations, open_control_socket
 from defserve.kernel.governance.access import check_operator
 from defserve.kernel.members import Member
 from defserve.kernel.operations import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
-from defserve.protocols.mgp.lifecycle import DEFAULT_REASON, REASONS, TRANSITIONS, LifecycleState, reason_of, tell
+from defserve.protocols.mgp.lifecycle import (
+    DEFAULT_REASON,
+    REASONS,
+    TRANSITIONS,
+    LifecycleState,
+    notify_state,
+    reason_of,
+)
 from defserve.protocols.mgp.server_discovery import Answer
 from defserve.protocols.mgp.terms import sections, sections_of
 from defserve.proxying.backend import Backend
@@ -84,11 +91,11 @@ class Supervision(Extension):
     def watch(self, member: Member) -> None:
         """A server has a backend now."""
         assert member.backend is not None
-        member.backend.watch(lambda change: self._notices.tell(member, change))
+        member.backend.watch(lambda change: self._notices.notify_transition(member, change))
         if self._loop is not None:
             self._begin(member)
 
-    def forget(self, member: Member) -> None:
+    def drop_server(self, member: Member) -> None:
         """A server is gone for good."""
         for task in self._tasks.pop(member.id, ()):
             task.cancel()
@@ -116,7 +123,7 @@ class Supervision(Extension):
         watching = asyncio.create_task(self._watch_file(), name="defserve kernel file")
         hears = _on_hangup(self._loop, lambda: self._reload_later("SIGHUP"))
         try:
-            async with controlled(self._kernel.config.path, self._kernel):
+            async with open_control_socket(self._kernel.config.path, self._kernel):
                 yield
         finally:
             if hears:
@@ -129,7 +136,7 @@ class Supervision(Extension):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, member: Member) -> None:
-        self.forget(member)
+        self.drop_server(member)
         self._tasks[member.id] = [
             asyncio.create_task(work(member), name=f"defserve kernel {work.__name__} {member.id}")
             for work in (probe, end_when_idle)
@@ -251,7 +258,7 @@ async def _answers(member: Member, seconds: float) -> bool:
 # -- Servers that nobody uses are ended until the next call. One task for each server.
 
 
-SHORTEST_LOOK, LONGEST_LOOK = 0.05, 5.0
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 5.0
 SHARE: Final = 0.25
 """A server is looked at so often that it is ended at most this share of its time late."""
 
@@ -262,7 +269,7 @@ async def end_when_idle(member: Member) -> None:
     seen, since = 0, loop.time()
     while True:
         limit = member.entry.idle_stop
-        await asyncio.sleep(min(max(limit * SHARE, SHORTEST_LOOK), LONGEST_LOOK) if limit else LONGEST_LOOK)
+        await asyncio.sleep(min(max(limit * SHARE, MIN_POLL_SECONDS), MAX_POLL_SECONDS) if limit else MAX_POLL_SECONDS)
         backend, entry = member.backend, member.entry
         if backend is None or backend.state != "connected" or backend.calls or backend.calls_total != seen:
             seen, since = backend.calls_total if backend is not None else 0, loop.time()
@@ -293,7 +300,7 @@ class LifecycleNotices:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def tell(self, member: Member, change: Transition) -> None:
+    def notify_transition(self, member: Member, change: Transition) -> None:
         """A server has changed its state."""
         previous, new = change.previous, change.new
         if new not in TRANSITIONS[previous] and new != STOPPED:
@@ -311,14 +318,14 @@ class LifecycleNotices:
         }
         for session in self._server.composition.sessions:
             if session.terms is not None and "lifecycle" in sections_of(session.terms):
-                tell(session, params)
+                notify_state(session, params)
         if (event := EVENTS.get(new)) is not None:
             details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
             self._server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
 
 
 PING_SECONDS: Final = 5.0
-LONGEST_DRAIN_MS: Final = 3_600_000
+MAX_DRAIN_MS: Final = 3_600_000
 
 
 class KernelMethods:
@@ -438,8 +445,8 @@ class KernelMethods:
 
     def _seconds(self, params: Params) -> float:
         given = params.get("timeout_ms", self._kernel.config.settings.drain_secs * 1000)
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= LONGEST_DRAIN_MS:
-            raise InvalidParams(f"Invalid params: timeout_ms must be a number from 0 to {LONGEST_DRAIN_MS}")
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= MAX_DRAIN_MS:
+            raise InvalidParams(f"Invalid params: timeout_ms must be a number from 0 to {MAX_DRAIN_MS}")
         return given / 1000
 
 

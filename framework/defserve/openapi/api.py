@@ -14,11 +14,11 @@ from urllib.parse import urljoin, urlsplit
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.guard.network import judge
-from defserve.openapi.credentials import checked, pinned
-from defserve.openapi.documents import Document, References, bundled, load_document
-from defserve.openapi.names import joined, names_of, words
-from defserve.openapi.operations import VARIABLE, Operation, chosen, hints_of, operations, patterns_of, security_of
-from defserve.openapi.schema_dialect import OF_TOOL, cleaned, tool_description
+from defserve.openapi.credentials import check_credentials, iter_pinned_parameters
+from defserve.openapi.documents import Document, References, bundle_document, load_document
+from defserve.openapi.names import join_words, names_of, words
+from defserve.openapi.operations import VARIABLE, Operation, hints_of, is_included, operations, patterns_of, security_of
+from defserve.openapi.schema_dialect import OF_TOOL, clean_text, tool_description
 from defserve.openapi.schemas import Schemas
 from defserve.openapi.sending import InProcessApp, Sender
 from defserve.openapi.tool import OperationTool
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("defserve.openapi")
-MOST_TAGS = 5
+MAX_TAGS = 5
 
 
 class Api:
@@ -39,14 +39,14 @@ class Api:
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
         document = load_document(source)
-        content = bundled(document) if options.remote_refs else document.content
+        content = bundle_document(document) if options.remote_refs else document.content
         info = content.get("info")
         self._info: dict[str, Any] = info if is_object(info) else {}
         self.references = References(content)
         self.schemas = Schemas(self.references)
-        self.auth = checked(options.auth)
+        self.auth = check_credentials(options.auth)
         self.headers = dict(options.headers)
-        self.pinned = frozenset(pinned(self.headers))
+        self.pinned = frozenset(iter_pinned_parameters(self.headers))
         self.slashes = frozenset(options.slashes)
         self.skipped: list[str] = []
         self.on_changed: Callable[[], None] = _nothing
@@ -59,22 +59,24 @@ class Api:
         if not is_trusted and client is None:
             refuse_private(base)
         self.sender = Sender(base, options.timeout, options.retries, client, is_trusted=is_trusted)
-        self.tools: list[Tool] = _transformed(self._tools(document, base, options), options.transform)
+        self.tools: list[Tool] = _transform_tools(self._tools(document, base, options), options.transform)
 
-    def changed(self) -> None:
+    def notify_change(self) -> None:
         """A tool is listed differently from now on."""
         self.on_changed()
 
     @property
     def name(self) -> str:
         """The API's title as a name for a server."""
-        return joined(words(str(self._info.get("title", "")))) or "api"
+        return join_words(words(str(self._info.get("title", "")))) or "api"
 
     @property
     def about(self) -> dict[str, str]:
         """What the document says of the API, as options of a server."""
         said = {name: self._info.get(name) for name in ("title", "version", "description")}
-        return {name: cleaned(text, OF_TOOL) for name, text in said.items() if isinstance(text, str) and text.strip()}
+        return {
+            name: clean_text(text, OF_TOOL) for name, text in said.items() if isinstance(text, str) and text.strip()
+        }
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
@@ -93,7 +95,7 @@ class Api:
         found = list(operations(self.references))
         made: list[OperationTool] = []
         for operation, name in zip(found, names_of(found), strict=True):
-            if not chosen(operation, name, include, exclude):
+            if not is_included(operation, name, include, exclude):
                 continue
             at = base if not operation.servers or options.base_url is not None else None
             at = at or own_base(operation.servers, base, options.variables, document.url)
@@ -118,16 +120,16 @@ class Api:
             ),
             annotations=hints_of(operation),
             security=security_of(operation, name, options.marks),
-            tags=tuple(filter(None, map(_tag, operation.tags[:MOST_TAGS]))),
+            tags=tuple(filter(None, map(_tag, operation.tags[:MAX_TAGS]))),
         )
         return OperationTool(name, about, operation, self, base)
 
 
-def _transformed(tools: Sequence[Tool], transform: Transform | None) -> list[Tool]:
+def _transform_tools(tools: Sequence[Tool], transform: Transform | None) -> list[Tool]:
     if transform is None:
         return [*tools]
     transform.check(tool.name for tool in tools)
-    return [made for tool in tools if (made := transform.transformed(tool)) is not None]
+    return [made for tool in tools if (made := transform.transform_tool(tool)) is not None]
 
 
 def _tag(tag: str) -> str:
@@ -208,10 +210,10 @@ FIX = 'say base_url="https://api.example.com/v1"'
 def base_url_of(document: Document, given: str | None, variables: Mapping[str, str]) -> str:
     """The address that every path is added to, without a slash at its end. Raises UsageError if there is none."""
     if given is not None:
-        return _checked(given)
+        return _check_url(given)
     servers = document.content.get("servers")
     first: Any = servers[0] if is_array(servers) and servers else {"url": "/"}
-    return _checked(server_url(first, variables, document.url))
+    return _check_url(server_url(first, variables, document.url))
 
 
 def server_url(server: Any, variables: Mapping[str, str], home: str | None) -> str:
@@ -254,7 +256,7 @@ def _variable(name: str, known: Any, chosen: Mapping[str, str]) -> str:
     return value
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
         raise UsageError(
@@ -269,7 +271,7 @@ def _checked(url: str) -> str:
 def own_base(servers: Sequence[Any], base: str, variables: Mapping[str, str], home: str | None) -> str | None:
     """The address for an operation with servers of its own; None if they are at another origin than the API."""
     try:
-        url = _checked(server_url(servers[0], variables, home or base + "/"))
+        url = _check_url(server_url(servers[0], variables, home or base + "/"))
     except UsageError:
         return None
     there, here = urlsplit(url), urlsplit(base)

@@ -114,7 +114,7 @@ class PerCaller(Credentials):
         raise AssertionError("PerCaller has no credentials of its own")
 
 
-def pinned(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def iter_pinned_parameters(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The parameters that the author's headers fill in, as `fills` names them: of `Cookie`, each cookie."""
     for name, value in headers.items():
         yield "header", name.lower()
@@ -122,7 +122,7 @@ def pinned(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from (("cookie", pair.partition("=")[0].strip().lower()) for pair in value.split(";"))
 
 
-def checked(given: Any) -> Credentials | None:
+def check_credentials(given: Any) -> Credentials | None:
     """What `auth=` was given. Raises UsageError for anything else."""
     if given is None or isinstance(given, Credentials):
         return given

@@ -160,8 +160,8 @@ async def _get_document(url: str) -> bytes:
 
 
 ELSEWHERE: Final = "x-defserve-elsewhere"
-MOST_DOCUMENTS: Final = 200
-LONGEST_CHAIN: Final = 50
+MAX_DOCUMENTS: Final = 200
+MAX_CHAIN_LENGTH: Final = 50
 
 
 class References:
@@ -177,11 +177,11 @@ class References:
             self._known[ref] = self._find(ref)
         return self._known[ref]
 
-    def resolved(self, value: Any) -> Any:
+    def resolve_value(self, value: Any) -> Any:
         """A value, or what it refers to. What is written beside `$ref` is kept where the target says nothing."""
         beside: dict[str, Any] = {}
         ref: Any = None
-        for _ in range(LONGEST_CHAIN):
+        for _ in range(MAX_CHAIN_LENGTH):
             if not is_object(value) or not isinstance(ref := value.get("$ref"), str):
                 return {**value, **beside} if beside and is_object(value) else value
             beside = {name: item for name, item in value.items() if name in ("summary", "description")} | beside
@@ -205,7 +205,7 @@ class References:
         return here
 
 
-def bundled(document: Document) -> dict[str, Any]:
+def bundle_document(document: Document) -> dict[str, Any]:
     """The document with all others that it refers to inside it. They lie in the same folder or at the same origin."""
     bundle = _Bundle(document)
     root = bundle.rewritten(document.content, _home(document), "")
@@ -247,13 +247,13 @@ class _Bundle:
         if url == self._home:
             return f"#{pointer}"
         if url not in self._keys:
-            if len(self._keys) >= MOST_DOCUMENTS:
-                raise UsageError(f"the document refers to more than {MOST_DOCUMENTS} others", fix="bundle them first")
+            if len(self._keys) >= MAX_DOCUMENTS:
+                raise UsageError(f"the document refers to more than {MAX_DOCUMENTS} others", fix="bundle them first")
             key = self._keys[url] = str(len(self._keys))
-            self.found[key] = self.rewritten(self._read(url, ref), url, f"/{ELSEWHERE}/{key}")
+            self.found[key] = self.rewritten(self._read_near_document(url, ref), url, f"/{ELSEWHERE}/{key}")
         return f"#/{ELSEWHERE}/{self._keys[url]}{pointer}"
 
-    def _read(self, url: str, ref: str) -> dict[str, Any]:
+    def _read_near_document(self, url: str, ref: str) -> dict[str, Any]:
         there, here = urlsplit(url), urlsplit(self._home)
         if here.scheme in ("http", "https") and (there.scheme, there.netloc) == (here.scheme, here.netloc):
             return read_document(url).content
@@ -270,10 +270,10 @@ class _Bundle:
 # -- YAML read as JSON would be: texts stay texts, keys are texts, and aliases cannot make a document explode.
 
 
-MOST_NODES: Final = 20_000_000
+MAX_NODES: Final = 20_000_000
 """Of a document with every alias written out."""
 
-MOST_MERGED: Final = 1_000_000
+MAX_MERGED_VALUES: Final = 1_000_000
 """Of all merge keys in a document: each copies what it names, and that may have come of merge keys as well."""
 MERGE: Final = "<<"
 
@@ -329,8 +329,8 @@ class _Reading:
         else:
             items = [self.as_json(item) for item in value]
             made, size = [item for item, _ in items], 1 + sum(count for _, count in items)
-        if size > MOST_NODES:
-            raise ValueError(f"its aliases make more than {MOST_NODES} values of it")
+        if size > MAX_NODES:
+            raise ValueError(f"its aliases make more than {MAX_NODES} values of it")
         self._known[id(value)] = made, size
         return made, size
 
@@ -341,8 +341,8 @@ class _Reading:
         if not bases or not all(map(is_object, bases)):
             return made
         self._merged += sum(map(len, bases))
-        if self._merged > MOST_MERGED:
-            raise ValueError(f"its merge keys (<<) copy more than {MOST_MERGED} values")
+        if self._merged > MAX_MERGED_VALUES:
+            raise ValueError(f"its merge keys (<<) copy more than {MAX_MERGED_VALUES} values")
         found: dict[str, Any] = {}
         for base in (*reversed(bases), made):
             found |= base

@@ -17,7 +17,7 @@ _VERSION: Final = re.compile(r"v[0-9]+")
 
 def names_of(operations: Sequence[Operation]) -> list[str]:
     """A name for each operation, all different. Operations that share one are told apart by what differs."""
-    first = [preferred(operation) for operation in operations]
+    first = [make_preferred_name(operation) for operation in operations]
     shared = {name for name, uses in Counter(first).items() if uses > 1}
     routes = Counter((operation.path, operation.id) for operation in operations)
     taken = {name for name in first if name not in shared}
@@ -25,19 +25,19 @@ def names_of(operations: Sequence[Operation]) -> list[str]:
     for operation, name in zip(operations, first, strict=True):
         if name in shared:
             is_of_many = routes[operation.path, operation.id] > 1 and _without_route(operation) != operation.id
-            own = joined(_with_method(operation, words(name))) if is_of_many else ""
+            own = join_words(_with_method(operation, words(name))) if is_of_many else ""
             name = own if own and own not in taken else _free(operation, name, taken)
             taken.add(name)
         found.append(name)
     return found
 
 
-def preferred(operation: Operation) -> str:
+def make_preferred_name(operation: Operation) -> str:
     """The name that an operation would have if it were alone."""
-    found = unrepeated(words(_without_route(operation))) if operation.id else []
+    found = drop_repeated_words(words(_without_route(operation))) if operation.id else []
     if len(found) > 2 and found[0] not in ("get", "list"):
         found = [word for word in found if word != "controller"]
-    return joined(found) or joined(from_route(operation)) or operation.method
+    return join_words(found) or join_words(from_route(operation)) or operation.method
 
 
 def _without_route(operation: Operation) -> str:
@@ -64,7 +64,7 @@ def from_route(operation: Operation) -> list[str]:
             static += words(segment)
     ends_in_variable = operation.path.rstrip("/").endswith("}")
     by = ["by", *words(variables[-1])] if variables and ends_in_variable else []
-    return unrepeated([operation.method, *static, *by])
+    return drop_repeated_words([operation.method, *static, *by])
 
 
 def _with_method(operation: Operation, own: list[str]) -> list[str]:
@@ -88,12 +88,12 @@ def _free(operation: Operation, name: str, taken: set[str]) -> str:
         return name
     own = words(name)
     for more in _MORE:
-        other = joined(unrepeated(more(operation, own)))
+        other = join_words(drop_repeated_words(more(operation, own)))
         if other and other not in taken:
             return other
     for number in count(2):
         tail = f"_{number}"
-        if (other := joined(own, MAX_NAME - len(tail)) + tail) not in taken:
+        if (other := join_words(own, MAX_NAME - len(tail)) + tail) not in taken:
             return other
     raise AssertionError
 
@@ -132,7 +132,7 @@ def words(text: str) -> list[str]:
     return [word.lower() for part in _SPLIT.split(plain) for word in _CAMEL.split(part) if word]
 
 
-def unrepeated(found: Sequence[str]) -> list[str]:
+def drop_repeated_words(found: Sequence[str]) -> list[str]:
     """Without a run of words that follows itself: navigate, post, navigate, post → navigate, post."""
     kept = list(found)
     size = len(kept) // 2
@@ -147,7 +147,7 @@ def unrepeated(found: Sequence[str]) -> list[str]:
     return kept
 
 
-def joined(found: Sequence[str], most: int = MAX_NAME) -> str:
+def join_words(found: Sequence[str], most: int = MAX_NAME) -> str:
     """The words as one name, shortened to fit by leaving out words from the middle."""
     kept = list(found)
     while len("_".join(kept)) > most and len(kept) > 2:

@@ -74,11 +74,11 @@ def operations(references: References) -> Iterator[Operation]:
     paths = references.root.get("paths")
     count = 0
     for path, given in paths.items() if is_object(paths) else ():
-        item = references.resolved(given)
+        item = references.resolve_value(given)
         if not is_object(item) or not str(path).startswith("/"):
             continue
         for method in METHODS:
-            operation = references.resolved(item.get(method))
+            operation = references.resolve_value(item.get(method))
             if is_object(operation):
                 count += 1
                 if count > MAX_OPERATIONS:
@@ -91,7 +91,7 @@ def operations(references: References) -> Iterator[Operation]:
 def _read_operation(
     references: References, path: str, method: str, item: dict[str, Any], found: dict[str, Any]
 ) -> Operation:
-    body = references.resolved(found.get("requestBody"))
+    body = references.resolve_value(found.get("requestBody"))
     servers = found.get("servers") or item.get("servers") or ()
     responses = found.get("responses")
     return Operation(
@@ -114,7 +114,7 @@ def _read_operation(
 def _parameters(references: References, path: str, item: dict[str, Any], found: dict[str, Any]) -> Iterator[Parameter]:
     named: dict[tuple[str, str], Parameter] = {}
     for given in (*_list(item.get("parameters")), *_list(found.get("parameters"))):
-        parameter = references.resolved(given)
+        parameter = references.resolve_value(given)
         if is_object(parameter) and (read := _parameter(references, parameter)) is not None:
             named[read.place, read.name] = read
     in_path = VARIABLE.findall(path)
@@ -135,7 +135,7 @@ def _parameter(references: References, given: dict[str, Any]) -> Parameter | Non
     media, schema = None, given.get("schema")
     if is_object(content := given.get("content")) and content:
         media, described = next(iter(content.items()))
-        described = references.resolved(described)
+        described = references.resolve_value(described)
         schema = described.get("schema") if is_object(described) else None
     return Parameter(
         name=name,
@@ -152,7 +152,9 @@ def _parameter(references: References, given: dict[str, Any]) -> Parameter | Non
 
 def _body(references: References, given: dict[str, Any]) -> Body | None:
     content = given.get("content")
-    known = {str(media): references.resolved(found) for media, found in content.items()} if is_object(content) else {}
+    known = (
+        {str(media): references.resolve_value(found) for media, found in content.items()} if is_object(content) else {}
+    )
     known = {media: found for media, found in known.items() if is_object(found)}
     return Body(known, given.get("required") is True, _text(given.get("description"))) if known else None
 
@@ -181,18 +183,18 @@ def matches_pattern(pattern: Pattern, operation: Operation, name: str) -> bool:
         return any(fnmatchcase(tag.lower(), rest.strip().lower()) for tag in operation.tags)
     method, _, path = pattern.partition(" ")
     if method.lower() in METHODS and (method.isupper() or path.startswith("/")):
-        return operation.method == method.lower() and (not path or _fits(path.strip(), operation.path))
+        return operation.method == method.lower() and (not path or _is_path_match(path.strip(), operation.path))
     if pattern.startswith("/"):
-        return _fits(pattern, operation.path)
+        return _is_path_match(pattern, operation.path)
     return fnmatchcase(name, pattern) or (operation.id is not None and fnmatchcase(operation.id, pattern))
 
 
-def _fits(pattern: str, path: str) -> bool:
+def _is_path_match(pattern: str, path: str) -> bool:
     # A variable is written in braces in the document; fnmatch knows no braces, only brackets.
     return fnmatchcase(path, pattern.replace("[", "[[]"))
 
 
-def chosen(operation: Operation, name: str, include: Sequence[Pattern] | None, exclude: Sequence[Pattern]) -> bool:
+def is_included(operation: Operation, name: str, include: Sequence[Pattern] | None, exclude: Sequence[Pattern]) -> bool:
     """Whether an operation is served: some pattern of `include` (if there is any) means it, and none of `exclude`."""
     wanted = include is None or any(matches_pattern(pattern, operation, name) for pattern in include)
     return wanted and not any(matches_pattern(pattern, operation, name) for pattern in exclude)

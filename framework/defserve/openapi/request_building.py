@@ -220,7 +220,7 @@ def content_of(media: str, value: Any, *, ascii_only: bool = False) -> str:
     return json.dumps(value, ensure_ascii=ascii_only) if is_json else text_of(value)
 
 
-def encoded(value: Any, safe: str = "") -> str:
+def encode_value(value: Any, safe: str = "") -> str:
     # A lone surrogate has no form in UTF-8.
     return quote(text_of(value).encode("utf-8", "replace"), safe=safe)
 
@@ -228,11 +228,11 @@ def encoded(value: Any, safe: str = "") -> str:
 def query_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
     """The `name=value` texts of a query parameter, encoded."""
     safe = _RESERVED if parameter.allow_reserved else ""
-    name = encoded(parameter.name, "[]")
+    name = encode_value(parameter.name, "[]")
     if parameter.media is not None:
-        yield f"{name}={encoded(content_of(parameter.media, value), safe)}"
+        yield f"{name}={encode_value(content_of(parameter.media, value), safe)}"
     elif is_array(value):
-        items = [encoded(item, safe) for item in value]
+        items = [encode_value(item, safe) for item in value]
         if parameter.explode or parameter.style == "deepObject":
             yield from (f"{name}={item}" for item in items)
         elif items:
@@ -241,24 +241,24 @@ def query_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
         if parameter.style == "deepObject":
             yield from _deep(name, value, safe)
         elif parameter.explode:
-            yield from (f"{encoded(key, '[]')}={encoded(item, safe)}" for key, item in value.items())
+            yield from (f"{encode_value(key, '[]')}={encode_value(item, safe)}" for key, item in value.items())
         elif value:
-            flat = [encoded(part, safe) for pair in value.items() for part in pair]
+            flat = [encode_value(part, safe) for pair in value.items() for part in pair]
             yield f"{name}={_DELIMITERS.get(parameter.style, ',').join(flat)}"
     else:
-        yield f"{name}={encoded(value, safe)}"
+        yield f"{name}={encode_value(value, safe)}"
 
 
 def _deep(name: str, value: Any, safe: str) -> Iterator[str]:
     """`filter[author][name]=x`. Deeper than one level is not in the standard, and common."""
     for key, item in value.items():
-        inner = f"{name}[{encoded(key)}]"
+        inner = f"{name}[{encode_value(key)}]"
         if is_object(item):
             yield from _deep(inner, item, safe)
         elif is_array(item):
-            yield from (f"{inner}[]={encoded(each, safe)}" for each in item)
+            yield from (f"{inner}[]={encode_value(each, safe)}" for each in item)
         else:
-            yield f"{inner}={encoded(item, safe)}"
+            yield f"{inner}={encode_value(item, safe)}"
 
 
 def in_path(parameter: Parameter, value: Any, argument: str, *, slashes: bool) -> str:
@@ -274,7 +274,7 @@ def in_path(parameter: Parameter, value: Any, argument: str, *, slashes: bool) -
             raise BadArguments((Problem(argument, problem),))
     if not "".join(texts):
         raise BadArguments((Problem(argument, "must not be empty: it is a part of the address"),))
-    return _written(parameter, value)
+    return _format_path_value(parameter, value)
 
 
 def _leaves_segment(text: str, slashes: bool) -> str | None:
@@ -298,16 +298,16 @@ def _leaves_segment(text: str, slashes: bool) -> str | None:
     return None
 
 
-def _written(parameter: Parameter, value: Any) -> str:
+def _format_path_value(parameter: Parameter, value: Any) -> str:
     if parameter.media is not None:
-        return encoded(content_of(parameter.media, value))
-    name, explode, style = encoded(parameter.name), parameter.explode, parameter.style
+        return encode_value(content_of(parameter.media, value))
+    name, explode, style = encode_value(parameter.name), parameter.explode, parameter.style
     if style == "matrix":
         if is_array(value):
-            items = [encoded(item) for item in value]
+            items = [encode_value(item) for item in value]
             return "".join(f";{name}={item}" for item in items) if explode else f";{name}={','.join(items)}"
         if is_object(value) and explode:
-            return "".join(f";{encoded(key)}={encoded(item)}" for key, item in value.items())
+            return "".join(f";{encode_value(key)}={encode_value(item)}" for key, item in value.items())
         return f";{name}={simple(value, explode)}"
     if style == "label":
         return "." + simple(value, explode).replace(",", "." if explode else ",")
@@ -317,11 +317,11 @@ def _written(parameter: Parameter, value: Any) -> str:
 def simple(value: Any, explode: bool, safe: str = "") -> str:
     """Values separated by commas: `a,b`, `k,v` or, exploded, `k=v`."""
     if is_array(value):
-        return ",".join(encoded(item, safe) for item in value)
+        return ",".join(encode_value(item, safe) for item in value)
     if is_object(value):
         between = "=" if explode else ","
-        return ",".join(f"{encoded(key, safe)}{between}{encoded(item, safe)}" for key, item in value.items())
-    return encoded(value, safe)
+        return ",".join(f"{encode_value(key, safe)}{between}{encode_value(item, safe)}" for key, item in value.items())
+    return encode_value(value, safe)
 
 
 def in_header(parameter: Parameter, value: Any, argument: str) -> str:
@@ -343,10 +343,10 @@ def in_header(parameter: Parameter, value: Any, argument: str) -> str:
 def cookie_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
     """The `name=value` texts of a cookie parameter."""
     if parameter.media is not None:
-        yield f"{encoded(parameter.name)}={encoded(content_of(parameter.media, value))}"
+        yield f"{encode_value(parameter.name)}={encode_value(content_of(parameter.media, value))}"
     elif is_object(value) and parameter.explode:
-        yield from (f"{encoded(key)}={encoded(item)}" for key, item in value.items())
+        yield from (f"{encode_value(key)}={encode_value(item)}" for key, item in value.items())
     elif is_array(value) and parameter.explode:
-        yield from (f"{encoded(parameter.name)}={encoded(item)}" for item in value)
+        yield from (f"{encode_value(parameter.name)}={encode_value(item)}" for item in value)
     else:
-        yield f"{encoded(parameter.name)}={simple(value, False)}"
+        yield f"{encode_value(parameter.name)}={simple(value, False)}"

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from defserve.core.json_values import JsonSchema, as_list, is_object, read_required
 from defserve.openapi.names import argument_name
 from defserve.openapi.operations import Body, Operation, Parameter
-from defserve.openapi.schema_dialect import OF_FIELD, cleaned
+from defserve.openapi.schema_dialect import OF_FIELD, clean_text
 from defserve.openapi.schemas import Schemas
 
 BodyKind: TypeAlias = Literal["json", "multipart", "form", "text", "bytes"]
@@ -81,7 +81,7 @@ class RequestPlan:
             name = argument_name(parameter.name, parameter.place, taken)
             taken.add(name)
             self.parameters.append(ParameterArgument(name, parameter))
-            properties[name] = _described(schemas.convert(parameter.schema, "request"), parameter.description)
+            properties[name] = _add_description(schemas.convert(parameter.schema, "request"), parameter.description)
             required += [name] if parameter.required else []
         if operation.body is not None:
             self.body = _body(operation.body, schemas, taken)
@@ -96,7 +96,7 @@ class RequestPlan:
 
 
 def _body(body: Body, schemas: Schemas, taken: set[str]) -> BodyArguments:
-    media, kind = _preferred(body.content)
+    media, kind = _choose_media_type(body.content)
     described = body.content[media]
     root = schemas.root(described.get("schema"), "request") if kind not in ("text", "bytes") else {}
     files = _files(described.get("schema"), schemas) if kind == "multipart" else frozenset[str]()
@@ -130,9 +130,9 @@ def _of_body(plan: BodyArguments, body: Body) -> tuple[dict[str, JsonSchema], li
     """The properties that the body adds, and which of them are required."""
     if plan.whole is not None:
         schema = _whole_schema(plan)
-        return {plan.whole: _described(schema, body.description)}, [plan.whole] if plan.required else []
+        return {plan.whole: _add_description(schema, body.description)}, [plan.whole] if plan.required else []
     properties: dict[str, JsonSchema] = plan.schema["properties"]
-    found = {name: _filed(field, properties[field], plan.files) for name, field in plan.fields.items()}
+    found = {name: _to_file_schema(field, properties[field], plan.files) for name, field in plan.fields.items()}
     needed = read_required(plan.schema)
     return found, [name for name, field in plan.fields.items() if plan.required and field in needed]
 
@@ -146,11 +146,14 @@ def _whole_schema(plan: BodyArguments) -> JsonSchema:
         return plan.schema
     schema = plan.schema if plan.schema.get("type") == "object" else {"type": "object"}
     if plan.files and is_object(properties := schema.get("properties")):
-        schema = {**schema, "properties": {key: _filed(key, each, plan.files) for key, each in properties.items()}}
+        schema = {
+            **schema,
+            "properties": {key: _to_file_schema(key, each, plan.files) for key, each in properties.items()},
+        }
     return schema
 
 
-def _filed(field: str, schema: JsonSchema, files: Collection[str]) -> JsonSchema:
+def _to_file_schema(field: str, schema: JsonSchema, files: Collection[str]) -> JsonSchema:
     if field not in files:
         return schema
     said = {"description": schema["description"]} if "description" in schema else {}
@@ -188,7 +191,7 @@ _KINDS: Final[tuple[tuple[BodyKind, str], ...]] = (
 )
 
 
-def _preferred(content: Collection[str]) -> tuple[str, BodyKind]:
+def _choose_media_type(content: Collection[str]) -> tuple[str, BodyKind]:
     """The media type that is sent, of those that the operation takes."""
     plain = {media.partition(";")[0].strip().lower(): media for media in content}
     for kind, wanted in _KINDS:
@@ -203,6 +206,6 @@ def _preferred(content: Collection[str]) -> tuple[str, BodyKind]:
     return (first, "json") if first.strip() in ("*/*", "application/*") else (first, "bytes")
 
 
-def _described(schema: JsonSchema, description: str) -> JsonSchema:
-    said = cleaned(description, OF_FIELD)
+def _add_description(schema: JsonSchema, description: str) -> JsonSchema:
+    said = clean_text(description, OF_FIELD)
     return {**schema, "description": said} if said else schema

@@ -9,18 +9,18 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from defserve.binding.content import Audio, Embedded, Image
-from defserve.binding.json_schemas import rebuilt
+from defserve.binding.json_schemas import rebuild_schema
 from defserve.binding.results import PackedResult, Returns
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.errors import ToolError
 from defserve.openapi.documents import References
 from defserve.openapi.operations import Operation
 from defserve.openapi.request_plan import RequestPlan
-from defserve.openapi.schema_dialect import cleaned, nullable
+from defserve.openapi.schema_dialect import clean_text, nullable
 from defserve.openapi.schemas import Schemas
 from defserve.openapi.sending import ApiResponse
 
-LONGEST_ERROR: Final = 2_000
+MAX_ERROR_LENGTH: Final = 2_000
 MASK: Final = "[redacted]"
 
 
@@ -53,13 +53,13 @@ def is_json(media: str) -> bool:
 def response_error(response: ApiResponse, secrets: tuple[str, ...]) -> ToolError:
     """What a model reads of a failed request: the status, and the beginning of what the API says about it."""
     said = hidden(response.text, secrets) if response.body else ""
-    said = cleaned(said, LONGEST_ERROR) if response.media != "text/html" else ""
-    head = f"The API answers {response.status} {cleaned(response.reason, 60)}".rstrip()
+    said = clean_text(said, MAX_ERROR_LENGTH) if response.media != "text/html" else ""
+    head = f"The API answers {response.status} {clean_text(response.reason, 60)}".rstrip()
     if 300 <= response.status < 400:
         said = "it redirects to another address, which is not followed"
     data: dict[str, Any] = {"status": response.status}
     if wait := response.headers.get("retry-after", ""):
-        data["retry_after"] = cleaned(wait, 40)
+        data["retry_after"] = clean_text(wait, 40)
         head += f" (try again after {data['retry_after']}{' s' if wait.isdecimal() else ''})"
     return ToolError(f"{head}: {said}" if said else f"{head}.", data=data)
 
@@ -99,11 +99,11 @@ class ApiReturns(Returns):
     def schema(self) -> JsonSchema | None:
         if not self._made:
             self._made = True
-            self._known = _stated(self._operation, self._schemas, self._references)
+            self._known = _find_response_schema(self._operation, self._schemas, self._references)
             self.wraps = self._known is not None and self._known["type"] == "array"
         return self._known
 
-    def forget(self) -> None:
+    def drop_schema(self) -> None:
         """The API does not keep to its document: promise nothing."""
         self._made, self._known, self.wraps = True, None, False
 
@@ -112,16 +112,16 @@ def _as_read(value: Any) -> PackedResult:
     return value
 
 
-def _stated(operation: Operation, schemas: Schemas, references: References) -> JsonSchema | None:
+def _find_response_schema(operation: Operation, schemas: Schemas, references: References) -> JsonSchema | None:
     """The schema of the successful response, if it is an object or a list."""
     for status in ("200", "201", "202", "203", "2XX", "2xx", "default"):
-        response = references.resolved(operation.responses.get(status))
+        response = references.resolve_value(operation.responses.get(status))
         content = response.get("content") if is_object(response) else None
         if not is_object(content) or not content:
             continue
         if len(content) > 1 or not is_json(next(iter(content)).partition(";")[0].strip().lower()):
             return None
-        described = references.resolved(next(iter(content.values())))
+        described = references.resolve_value(next(iter(content.values())))
         found = schemas.root(described.get("schema"), "response") if is_object(described) else {}
         kind = found.get("type")
         if (kind, True) not in (("object", "properties" in found), ("array", "items" in found)):
@@ -133,7 +133,7 @@ def _stated(operation: Operation, schemas: Schemas, references: References) -> J
 
 def _loose(schema: JsonSchema) -> JsonSchema:
     """What a document says of values, without what APIs do not keep to. Clients check results against it."""
-    made = rebuilt({name: value for name, value in schema.items() if name not in _STRICT}, _loose_inside)
+    made = rebuild_schema({name: value for name, value in schema.items() if name not in _STRICT}, _loose_inside)
     if "oneOf" in made:  # without what told them apart, several may fit
         made["anyOf"] = made.pop("oneOf")
     if "$defs" in schema:
@@ -164,13 +164,13 @@ _TAKES: Final = (
 
 def next_page(plan: RequestPlan, arguments: dict[str, Any], response: ApiResponse, body: Any) -> dict[str, Any] | None:
     """The arguments that change for the next page; None if there is none, or if it cannot be told."""
-    for url in (*_linked(response.headers.get("link", "")), *_addresses(body)):
+    for url in (*_iter_next_links(response.headers.get("link", "")), *_addresses(body)):
         if found := _of_address(plan, arguments, url):
             return found
     return _of_cursor(plan, arguments, body)
 
 
-def _linked(header: str) -> Iterator[str]:
+def _iter_next_links(header: str) -> Iterator[str]:
     for url, about in _LINK.findall(header[:16_000]):
         if _NEXT.search(about):
             yield url
@@ -204,13 +204,13 @@ def _of_address(plan: RequestPlan, arguments: dict[str, Any], url: str) -> dict[
     changed: dict[str, Any] = {}
     for argument in plan.parameters:
         if argument.parameter.place == "query" and (text := given.get(argument.parameter.name)) is not None:
-            value = _typed(text, plan.properties[argument.name])
+            value = _parse_as_type(text, plan.properties[argument.name])
             if value is not None and arguments.get(argument.name) != value and len(text) <= MAX_CURSOR:
                 changed[argument.name] = value
     return changed
 
 
-def _typed(text: str, schema: Any) -> Any:
+def _parse_as_type(text: str, schema: Any) -> Any:
     kinds = as_list(schema.get("type", "string"))
     if "string" in kinds or "type" not in schema:
         return text
@@ -229,7 +229,7 @@ def _of_cursor(plan: RequestPlan, arguments: dict[str, Any], body: Any) -> dict[
             own = (plain, plain.removeprefix("next"))
             argument = next((takes[key] for key in (*own, *_TAKES) if key in takes), None)
             if argument is not None and len(str(value)) <= MAX_CURSOR and arguments.get(argument) != value:
-                typed = _typed(str(value), plan.properties[argument])
+                typed = _parse_as_type(str(value), plan.properties[argument])
                 return {argument: typed} if typed is not None else None
     return _after_the_last(takes, body)
 

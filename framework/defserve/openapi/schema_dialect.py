@@ -18,7 +18,7 @@ Direction: TypeAlias = Literal["request", "response"]
 """Whether a schema describes what is sent (no `readOnly` fields) or what comes back (no `writeOnly` fields)."""
 
 FORMATS: Final = frozenset("date date-time time duration email uri uuid ipv4 ipv6 hostname byte password".split())
-LONGEST_ENUM: Final = 4_000
+MAX_ENUM_LENGTH: Final = 4_000
 
 _KEPT: Final = frozenset(
     "type enum const default multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern"
@@ -33,10 +33,10 @@ HIDDEN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "write
 Convert: TypeAlias = Callable[[Any], JsonSchema]
 
 
-def converted(schema: JsonSchema, convert: Convert, is_hidden: Callable[[Any], bool]) -> JsonSchema:
+def convert_schema(schema: JsonSchema, convert: Convert, is_hidden: Callable[[Any], bool]) -> JsonSchema:
     """A schema without its own `$ref`, `allOf` and `nullable`; `convert` does those inside."""
     made: JsonSchema = {name: schema[name] for name in schema if name in _KEPT}
-    if isinstance(text := schema.get("description"), str) and (said := cleaned(text, OF_FIELD)):
+    if isinstance(text := schema.get("description"), str) and (said := clean_text(text, OF_FIELD)):
         made["description"] = said
     if schema.get("format") in FORMATS:
         made["format"] = schema["format"]
@@ -116,10 +116,10 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
         if word in made and (not _is_number(made[word]) or (word not in _BOUNDS and made[word] <= 0)):
             del made[word]
     for word in ("default", "const"):
-        if len(repr(made.get(word))) > LONGEST_ENUM:
+        if len(repr(made.get(word))) > MAX_ENUM_LENGTH:
             del made[word]
     if is_array(values := made.get("enum")):
-        if not values or len(json.dumps(values)) > LONGEST_ENUM:
+        if not values or len(json.dumps(values)) > MAX_ENUM_LENGTH:
             del made["enum"]
     elif "enum" in made:
         del made["enum"]
@@ -168,7 +168,7 @@ def _is_open(schema: JsonSchema) -> bool:
 _MERGED_ANNOTATIONS: Final = ("description", "default", "title")
 
 
-def merged(parts: Sequence[JsonSchema]) -> JsonSchema | None:
+def merge_schemas(parts: Sequence[JsonSchema]) -> JsonSchema | None:
     """One schema that takes what all parts take; None if they cannot be written as one."""
     made: JsonSchema = {}
     for part in parts:
@@ -199,7 +199,7 @@ def _narrower(known: Any, given: Any) -> Any:
     """A property that two parts describe: one object of both, or else the later one refines the other."""
     if not is_object(known) or known == given or "$ref" in known or "$ref" in given:
         return given
-    return merged((known, given)) or {**known, **given}
+    return merge_schemas((known, given)) or {**known, **given}
 
 
 # -- Descriptions for models: short, on few lines, without characters that hide or reorder text.
@@ -214,7 +214,7 @@ _BLANKS: Final = re.compile(r"[ \t\r\n]+")
 _SENTENCE: Final = re.compile(r"[.!?](?=\s)")
 
 
-def cleaned(text: str, most: int) -> str:
+def clean_text(text: str, most: int) -> str:
     """One line of at most `most` characters, cut at the end of a sentence or a word."""
     text = text[: 8 * most]
     odd = {index for index, _ in describe_hidden(text) if text[index] not in "\r\n"}
@@ -237,7 +237,7 @@ def cut_text(text: str, most: int) -> str:
 
 def tool_description(name: str, summary: str, description: str, *, deprecated: bool, fallback: str) -> str:
     """What a tool says about itself: the summary, and as much of the description as says more."""
-    head, rest = cleaned(summary, OF_TOOL // 2), cleaned(description.partition("\n\n")[0], OF_TOOL)
+    head, rest = clean_text(summary, OF_TOOL // 2), clean_text(description.partition("\n\n")[0], OF_TOOL)
     if rest and head.lower().replace(" ", "_") == name:  # it was made of the name
         head = ""
     if rest.lower().rstrip(".").startswith(head.lower().rstrip(".")):

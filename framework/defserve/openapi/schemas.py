@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 from urllib.parse import unquote
 
-from defserve.binding.json_schemas import children, inlined, rebuilt
+from defserve.binding.json_schemas import children, inline_defs, rebuild_schema
 from defserve.core.json_values import JsonSchema, is_array, is_object
 from defserve.errors import UsageError
 from defserve.openapi.documents import References
@@ -22,15 +22,15 @@ from defserve.openapi.schema_dialect import (
     HIDDEN,
     OF_FIELD,
     Direction,
-    cleaned,
-    converted,
+    clean_text,
+    convert_schema,
     length_of,
-    merged,
+    merge_schemas,
     nullable,
     type_of,
 )
 
-MOST_BYTES: Final = 16_000
+MAX_SCHEMA_BYTES: Final = 16_000
 """Of the definitions that one tool's schema has besides itself."""
 FARTHEST: Final = 60
 """Levels from the root to a definition: what is used once is written in place, and would be nested that deeply."""
@@ -53,12 +53,16 @@ class Schemas:
         """A schema whose references lead to `$defs`. `above` are the references that it stands inside of."""
         conversion = Conversion(self.raw, self._name, direction)
         made = conversion.convert(schema, above)
-        return loosened(made) if conversion.is_cut else made
+        return loosen_schema(made) if conversion.is_cut else made
 
     def root(self, schema: Any, direction: Direction) -> JsonSchema:
         """A converted schema that is no reference itself: for a body whose fields become arguments."""
         seen: tuple[str, ...] = ()
-        while is_object(schema) and isinstance(ref := self.raw.combined(schema).get("$ref"), str) and ref not in seen:
+        while (
+            is_object(schema)
+            and isinstance(ref := self.raw.move_ref_into_all_of(schema).get("$ref"), str)
+            and ref not in seen
+        ):
             seen, schema = (*seen, ref), self.raw.target(ref)
         return self.convert(schema, direction, seen)
 
@@ -79,7 +83,7 @@ class Schemas:
             ref = self._refs[name]
             conversion = Conversion(self.raw, self._name, direction)
             made = conversion.convert(self.raw.target(ref), (ref,))
-            self._definitions[key] = loosened(made) if conversion.is_cut else made
+            self._definitions[key] = loosen_schema(made) if conversion.is_cut else made
             # What took long to make counts even if little came of it: else a short document could have many of these.
             self._sizes[key] = max(len(json.dumps(made, default=str)), conversion.read // 4)
             if conversion.is_cut:
@@ -93,9 +97,9 @@ class Schemas:
         short = {word: found[word] for word in words if word in found} if is_object(found) else {}
         if is_object(found) and "properties" in found:
             short.setdefault("type", "object")
-        return _shortened(self.convert(short, direction))
+        return _shorten_schema(self.convert(short, direction))
 
-    def whole(self, schema: JsonSchema, direction: Direction, most: int = MOST_BYTES) -> JsonSchema:
+    def whole(self, schema: JsonSchema, direction: Direction, most: int = MAX_SCHEMA_BYTES) -> JsonSchema:
         """A schema with the definitions that it needs. Those nearest to it first; the rest is cut to its type."""
         kept: dict[str, JsonSchema] = {}
         cut: dict[str, JsonSchema] = {}
@@ -116,12 +120,12 @@ class Schemas:
         is_cut = is_cut or any((direction, name) in self._cut for name in kept)
         kept, has_circles = without_circles(kept)
         if is_costly(kept):
-            cut |= {name: _shortened(found) for name, found in kept.items()}
+            cut |= {name: _shorten_schema(found) for name, found in kept.items()}
             kept = {}
-        made = inlined(
+        made = inline_defs(
             _replace_references(schema, cut), {name: _replace_references(found, cut) for name, found in kept.items()}
         )
-        return loosened(made) if is_cut or cut or has_circles else made
+        return loosen_schema(made) if is_cut or cut or has_circles else made
 
 
 def _within(schema: JsonSchema, most: int) -> tuple[JsonSchema, bool]:
@@ -131,7 +135,7 @@ def _within(schema: JsonSchema, most: int) -> tuple[JsonSchema, bool]:
     made: dict[str, Any] = {}
     for name, found in properties.items():
         most -= len(json.dumps(found, default=str))
-        made[name] = found if most >= 0 else _shortened(found)
+        made[name] = found if most >= 0 else _shorten_schema(found)
     return {**schema, "properties": made}, True
 
 
@@ -147,7 +151,7 @@ def _targets(schema: JsonSchema, level: int = 0) -> dict[str, int]:
     return found
 
 
-def _shortened(schema: JsonSchema) -> JsonSchema:
+def _shorten_schema(schema: JsonSchema) -> JsonSchema:
     return {name: schema[name] for name in ("type", "description") if name in schema}
 
 
@@ -156,14 +160,14 @@ def _replace_references(schema: JsonSchema, cut: dict[str, JsonSchema]) -> JsonS
     if not cut:
         return schema
 
-    def placed(here: JsonSchema) -> JsonSchema:
+    def replace_inside(here: JsonSchema) -> JsonSchema:
         ref = here.get("$ref")
         name = ref.removeprefix(DEFS) if isinstance(ref, str) else None
         if name in cut:
             return {**cut[name], **{key: value for key, value in here.items() if key != "$ref"}}
-        return rebuilt(here, placed)
+        return rebuild_schema(here, replace_inside)
 
-    return placed(schema)
+    return replace_inside(schema)
 
 
 # -- One schema converted, with what `allOf` makes a part of it written in place.
@@ -194,7 +198,7 @@ class Conversion:
             self.is_cut = True
             return type_of(schema)
         self.read += length_of(schema)
-        schema = self._raw.combined(schema)
+        schema = self._raw.move_ref_into_all_of(schema)
         if isinstance(ref := schema.get("$ref"), str):
             return self._reference(ref, schema)
         schema = self._with_forms(schema, above)
@@ -202,9 +206,9 @@ class Conversion:
         def inner(each: Any) -> JsonSchema:
             return self.convert(each, above, depth + 1)
 
-        made = converted(schema, inner, lambda field: self._raw.says(field, HIDDEN[self._direction]))
+        made = convert_schema(schema, inner, lambda field: self._raw.says(field, HIDDEN[self._direction]))
         if is_array(parts := schema.get("allOf")) and parts:
-            made = self._combined(made, parts, above, depth)
+            made = self._merge_all_of(made, parts, above, depth)
         return nullable(made) if schema.get("nullable") is True else made
 
     def _is_over(self, depth: int) -> bool:
@@ -227,24 +231,24 @@ class Conversion:
 
     def _reference(self, ref: str, schema: JsonSchema) -> JsonSchema:
         made: JsonSchema = {"$ref": DEFS + self._name(ref)}
-        if isinstance(text := schema.get("description"), str) and (said := cleaned(text, OF_FIELD)):
+        if isinstance(text := schema.get("description"), str) and (said := clean_text(text, OF_FIELD)):
             made["description"] = said
         return nullable(made) if schema.get("nullable") is True else made
 
-    def _combined(self, made: JsonSchema, parts: Any, above: tuple[str, ...], depth: int) -> JsonSchema:
+    def _merge_all_of(self, made: JsonSchema, parts: Any, above: tuple[str, ...], depth: int) -> JsonSchema:
         """`allOf` beside other keywords."""
         refs = [self._raw_ref(part) for part in parts]
         if len(parts) == 1 and refs[0] is not None and made.keys() <= {"description", "default"}:
             return {**self._reference(refs[0], {}), **made}  # the way 3.0 writes something beside a reference
         flat = [self._flat(part, above, depth + 1) for part in parts]
-        whole = merged([*flat, made])
+        whole = merge_schemas([*flat, made])
         if whole is not None:
             return whole
         kept = [self._reference(ref, {}) if ref is not None else found for ref, found in zip(refs, flat, strict=True)]
         return {**made, "allOf": kept}
 
     def _raw_ref(self, part: Any) -> str | None:
-        ref = self._raw.combined(part).get("$ref") if is_object(part) else None
+        ref = self._raw.move_ref_into_all_of(part).get("$ref") if is_object(part) else None
         return ref if isinstance(ref, str) else None
 
     def _flat(self, part: Any, above: tuple[str, ...], depth: int) -> JsonSchema:
@@ -270,15 +274,15 @@ def _refers(options: Any, above: tuple[str, ...]) -> bool:
 # -- Schemas that say less: every value that fitted still fits. For what is too long, too costly, or leads in a circle.
 
 
-MOST_FORMS: Final = 1_000
+MAX_FORMS: Final = 1_000
 """Definitions that may be applied to one value, each as often as it is referred to."""
 _SAME_VALUE: Final = ("allOf", "anyOf", "oneOf", "not")
 """Keywords whose schemas are applied to the value itself, and not to something inside it."""
 
 
-def loosened(schema: JsonSchema) -> JsonSchema:
+def loosen_schema(schema: JsonSchema) -> JsonSchema:
     """A schema for parts that were cut: they fit more than they should, so `oneOf` and `not` would refuse too much."""
-    made = rebuilt({name: value for name, value in schema.items() if name != "not"}, loosened)
+    made = rebuild_schema({name: value for name, value in schema.items() if name != "not"}, loosen_schema)
     if "oneOf" in made:
         forms = made.pop("oneOf")
         made.setdefault("anyOf", forms)
@@ -289,7 +293,7 @@ def without_circles(defs: dict[str, JsonSchema]) -> tuple[dict[str, JsonSchema],
     """The definitions without keywords that would apply one to a value for ever, and whether there were any."""
     made = dict(defs)
     while True:
-        graph = {name: {*_applied(found)} for name, found in made.items()}
+        graph = {name: {*_iter_applied_definitions(found)} for name, found in made.items()}
         try:
             TopologicalSorter(graph).prepare()
             return made, made != defs
@@ -300,27 +304,27 @@ def without_circles(defs: dict[str, JsonSchema]) -> tuple[dict[str, JsonSchema],
 
 def is_costly(defs: dict[str, JsonSchema]) -> bool:
     """Whether one value would have to be compared with too many forms. The definitions have no circles."""
-    applied = {name: [*_applied(found)] for name, found in defs.items()}
+    applied = {name: [*_iter_applied_definitions(found)] for name, found in defs.items()}
     counts: dict[str, int] = {}
     for name in TopologicalSorter(applied).static_order():
         counts[name] = 1 + sum(counts[each] for each in applied.get(name, ()))
-    return max(counts.values(), default=0) > MOST_FORMS
+    return max(counts.values(), default=0) > MAX_FORMS
 
 
-def _applied(schema: JsonSchema) -> Iterator[str]:
+def _iter_applied_definitions(schema: JsonSchema) -> Iterator[str]:
     """The definitions that a schema applies to the value itself."""
     if isinstance(ref := schema.get("$ref"), str):
         yield ref.removeprefix(DEFS)
     for word in _SAME_VALUE:
         for option in _options(schema.get(word)):
-            yield from _applied(option)
+            yield from _iter_applied_definitions(option)
 
 
 def _drop_references(schema: JsonSchema, target: str) -> JsonSchema:
     """The schema without the keywords that apply a definition to the value itself."""
 
     def leads_there(option: JsonSchema) -> bool:
-        return target in _applied(option)
+        return target in _iter_applied_definitions(option)
 
     made = {name: value for name, value in schema.items() if name != "$ref" or not leads_there({"$ref": value})}
     for word in _SAME_VALUE:
@@ -356,7 +360,7 @@ class RawSchemas:
         except UsageError:
             return {}  # one bad reference must not cost the whole document
 
-    def combined(self, schema: JsonSchema) -> JsonSchema:
+    def move_ref_into_all_of(self, schema: JsonSchema) -> JsonSchema:
         """A schema that has keywords beside `$ref`, with `allOf` for both. Any other as it is."""
         if not self._takes_siblings or "$ref" not in schema or schema.keys().isdisjoint(CONSTRAINING):
             return schema
@@ -364,7 +368,7 @@ class RawSchemas:
         own = {name: value for name, value in schema.items() if name != "$ref"}
         return {**own, "allOf": [{"$ref": schema["$ref"]}, *(parts if is_array(parts) else ())]}
 
-    def followed(self, schema: Any) -> Any:
+    def follow_reference(self, schema: Any) -> Any:
         """What a schema refers to, or itself if it is no reference."""
         *_, last = self._chain(schema)
         return last
@@ -389,11 +393,13 @@ class RawSchemas:
             if not pending:
                 break
             here = pending.pop()
-            here = self.followed(self.combined(here) if is_object(here) else here)
+            here = self.follow_reference(self.move_ref_into_all_of(here) if is_object(here) else here)
             if is_object(here):
                 pending += parts if is_array(parts := here.get("allOf")) else ()
                 fields = here.get("properties")
-                found |= {name: self.followed(each) for name, each in fields.items()} if is_object(fields) else {}
+                found |= (
+                    {name: self.follow_reference(each) for name, each in fields.items()} if is_object(fields) else {}
+                )
         return found
 
     def subtypes(self, ref: str) -> list[str]:

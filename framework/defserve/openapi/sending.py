@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 RETRIED: Final = frozenset({429, 502, 503, 504})
-LONGEST_PAUSE: Final = 10.0
+MAX_PAUSE_SECONDS: Final = 10.0
 FIRST_PAUSE: Final = 0.25
-MOST_BYTES: Final = Limits().response
+MAX_RESPONSE_BYTES: Final = Limits().response
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Sender:
         """The response. Raises ToolError if there is none."""
         left = self._retries if idempotent else 0
         for attempt in range(left + 1):
-            pause = min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE) * (0.5 + random.random() / 2)
+            pause = min(FIRST_PAUSE * 2**attempt, MAX_PAUSE_SECONDS) * (0.5 + random.random() / 2)
             try:
                 response = await self._exchange(request)
             except (Refused, LimitExceeded, ToolError):
@@ -78,8 +78,8 @@ class Sender:
             else:
                 if response.status not in RETRIED or attempt == left:
                     return response
-                pause = _wanted(response, pause)
-                if pause > LONGEST_PAUSE:
+                pause = _compute_retry_pause(response, pause)
+                if pause > MAX_PAUSE_SECONDS:
                     return response
             await asyncio.sleep(pause)
         raise AssertionError
@@ -91,7 +91,7 @@ class Sender:
                 async with client.stream(
                     request.method, request.address, headers=request.all_headers, **request.content
                 ) as response:
-                    body = await _bounded(response)
+                    body = await _read_body(response)
                     headers = {name.lower(): value for name, value in response.headers.items()}
                     return ApiResponse(response.status_code, response.reason_phrase, headers, body)
         except TimeoutError:
@@ -105,7 +105,7 @@ class Sender:
             if self._given is not None:
                 self._clients[loop] = in_process_client(self._given)
             else:
-                self._clients[loop] = guarded(self._base, self._timeout, is_trusted=self._is_trusted)
+                self._clients[loop] = make_guarded_client(self._base, self._timeout, is_trusted=self._is_trusted)
         return self._clients[loop]
 
     @asynccontextmanager
@@ -119,7 +119,7 @@ class Sender:
                 await client.aclose()
 
 
-def guarded(base: str, timeout: float, *, is_trusted: bool) -> Any:
+def make_guarded_client(base: str, timeout: float, *, is_trusted: bool) -> Any:
     """A client that reaches this address and no other, whatever a response says."""
     from defserve.guard.egress import Egress
     from defserve.guard.http_client import GuardedClient
@@ -132,24 +132,24 @@ def guarded(base: str, timeout: float, *, is_trusted: bool) -> Any:
     schemes = (urlsplit(base).scheme,)
     if is_trusted:
         # Only by this name and port; all else is off the list.
-        egress = Egress(schemes, None, ("none.invalid",), (str(where),), MOST_BYTES, timeout)
+        egress = Egress(schemes, None, ("none.invalid",), (str(where),), MAX_RESPONSE_BYTES, timeout)
     else:
-        egress = Egress(schemes, (where.port,), (where.host,), (), MOST_BYTES, timeout)
+        egress = Egress(schemes, (where.port,), (where.host,), (), MAX_RESPONSE_BYTES, timeout)
     return GuardedClient(egress)
 
 
-async def _bounded(response: Any) -> bytes:
+async def _read_body(response: Any) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for chunk in response.aiter_bytes():
         size += len(chunk)
-        if size > MOST_BYTES:
-            raise ToolError(f"The answer of the API is longer than {MOST_BYTES} bytes: ask for less.")
+        if size > MAX_RESPONSE_BYTES:
+            raise ToolError(f"The answer of the API is longer than {MAX_RESPONSE_BYTES} bytes: ask for less.")
         parts.append(chunk)
     return b"".join(parts)
 
 
-def _wanted(response: ApiResponse, pause: float) -> float:
+def _compute_retry_pause(response: ApiResponse, pause: float) -> float:
     """The seconds to wait before the next attempt, as the API asks."""
     said = response.headers.get("retry-after", "")
     return max(pause, float(said)) if said.isdecimal() and len(said) < 10 else pause

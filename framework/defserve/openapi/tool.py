@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.binding.arguments import Arguments
-from defserve.binding.explicit_schema import MOST_UNIQUE, ExplicitArguments, fits
-from defserve.binding.json_schemas import rebuilt, walk
+from defserve.binding.explicit_schema import MAX_UNIQUE_ITEMS, ExplicitArguments, is_valid_instance
+from defserve.binding.json_schemas import rebuild_schema, walk
 from defserve.binding.patterns import pattern_problem
 from defserve.binding.results import NOTHING, PackedResult
 from defserve.binding.signature import Docs, Signature
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NEXT_KEY: Final = VENDOR + "next"
 """Where a result says which arguments the next page takes."""
-LONGEST_CHECKED: Final = 256 * 1024
+MAX_CHECKED_BYTES: Final = 256 * 1024
 """Bytes of a response that is compared with what the document says."""
 
 
@@ -89,7 +89,7 @@ class OperationArguments(Arguments):
             return given  # see _as_named_outside
         properties = self.plan.properties
         meant = {
-            name: unquoted(value, properties[name]) if name in properties else value
+            name: unquote_value(value, properties[name]) if name in properties else value
             for name, value in (given or {}).items()
         }
         if self._checker is None:
@@ -132,7 +132,7 @@ class OperationTool(Tool):
     def where(self) -> str:
         return str(self.operation)
 
-    def renamed(self, name: str) -> OperationTool:
+    def copy_as(self, name: str) -> OperationTool:
         from copy import copy
         from dataclasses import replace
 
@@ -158,9 +158,11 @@ class OperationTool(Tool):
         """Clients refuse a result that does not fit its schema. If the API does not keep to it, promise none."""
         returns = self.returns
         assert isinstance(returns, ApiReturns)
-        if (schema := returns.schema) is not None and not _fits(packed.structured, schema, len(response.body)):
-            returns.forget()
-            self._api.changed()
+        if (schema := returns.schema) is not None and not _is_valid_result(
+            packed.structured, schema, len(response.body)
+        ):
+            returns.drop_schema()
+            self._api.notify_change()
 
     def result(self, call: Call, value: Any) -> dict[str, Any]:
         assert isinstance(value, ApiResult)
@@ -173,12 +175,12 @@ class OperationTool(Tool):
         return found
 
 
-def _fits(structured: Any, schema: JsonSchema, size: int) -> bool:
+def _is_valid_result(structured: Any, schema: JsonSchema, size: int) -> bool:
     if structured is NOTHING:
         return False
-    if size > LONGEST_CHECKED:
+    if size > MAX_CHECKED_BYTES:
         return True
-    return fits(structured, schema)
+    return is_valid_instance(structured, schema)
 
 
 async def _operation() -> None:
@@ -188,13 +190,13 @@ async def _operation() -> None:
 # -- Arguments checked against a schema that a stranger wrote: nothing in it may make checking slow.
 
 
-LONGEST_MATCHED: Final = 10_000
+MAX_MATCHED_LENGTH: Final = 10_000
 log = logging.getLogger("defserve.openapi")
 
 
 def checker(schema: JsonSchema) -> ExplicitArguments:
     """Checks arguments as far as that is cheap. The API checks the rest; the log names the patterns that it has to."""
-    for pattern, reason in unenforced_patterns(schema):
+    for pattern, reason in iter_unenforced_patterns(schema):
         log.warning("the pattern %r %s: it stays published, and only the API enforces it", pattern[:200], reason)
     names = schema.get("properties", {})
     known: JsonSchema = {"type": "object", "properties": dict.fromkeys(names, True), "additionalProperties": False}
@@ -205,7 +207,7 @@ def checker(schema: JsonSchema) -> ExplicitArguments:
         return loose
 
 
-def unenforced_patterns(schema: JsonSchema) -> Iterator[tuple[str, str]]:
+def iter_unenforced_patterns(schema: JsonSchema) -> Iterator[tuple[str, str]]:
     """The patterns in a schema that are not matched here, each once, and why."""
     found: dict[str, None] = {}
     for node in walk(schema):
@@ -217,16 +219,16 @@ def unenforced_patterns(schema: JsonSchema) -> Iterator[tuple[str, str]]:
 
 
 def _cheap(schema: JsonSchema) -> JsonSchema:
-    made = rebuilt(schema, _cheap)
+    made = rebuild_schema(schema, _cheap)
     pattern: Any = made.get("pattern")
     if isinstance(pattern, str):
         if pattern_problem(pattern) is not None:
             del made["pattern"]
         else:
-            made.setdefault("maxLength", LONGEST_MATCHED)
+            made.setdefault("maxLength", MAX_MATCHED_LENGTH)
     if made.get("uniqueItems") is True:
-        made.setdefault("maxItems", MOST_UNIQUE)
-        if made["maxItems"] > MOST_UNIQUE:
+        made.setdefault("maxItems", MAX_UNIQUE_ITEMS)
+        if made["maxItems"] > MAX_UNIQUE_ITEMS:
             del made["uniqueItems"]
     if any(map(pattern_problem, made.get("patternProperties", {}))):
         del made["patternProperties"]
@@ -237,7 +239,7 @@ def _cheap(schema: JsonSchema) -> JsonSchema:
 _READ: Final = {"object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool}
 
 
-def unquoted(value: Any, schema: JsonSchema) -> Any:
+def unquote_value(value: Any, schema: JsonSchema) -> Any:
     """A value that a model has put into a text by mistake: `"[1, 2]"` where only a list fits."""
     kinds = as_list(schema.get("type", "string"))
     if not isinstance(value, str) or "string" in kinds or not any(kind in _READ for kind in kinds):

@@ -69,7 +69,10 @@ class Backend(MountedServer):
         changes = self._changes = Changes(self, state, conversations, catalogue, front.mcp.subscriptions)
         calls = Calls(self, state, conversations, room, parking, keep_task)
         self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
-        conversations.ended, conversations.opened = lambda front: catalogue.forget(front.key), changes.listen_for
+        conversations.ended, conversations.opened = (
+            lambda front: catalogue.drop_private_items(front.key),
+            changes.listen_for,
+        )
         # Not methods that pass on: a call of a tool would pay for each.
         self.relay, self.ask_task, self.release_task = calls.relay, calls.ask_task, calls.release_task
         self.watch_resources, self.unwatch_resources = changes.watch_resources, changes.unwatch_resources
@@ -194,7 +197,7 @@ class Backend(MountedServer):
 
     # -- conversations and fronts ------------------------------------------------------------------------
 
-    def ended(self, channel: Channel, reason: PeerGone) -> None:
+    def on_channel_ended(self, channel: Channel, reason: PeerGone) -> None:
         """See `channel.ChannelOwner`."""
         if channel is self._conversations.main:
             self._supervision.main_gone.set()
@@ -208,10 +211,10 @@ class Backend(MountedServer):
         told = [channel.grants.refresh() for channel in self._conversations.all() if channel.grants is not None]
         await asyncio.gather(*told)
 
-    def left(self, session: Session) -> None:
+    def on_session_closed(self, session: Session) -> None:
         """A front has left."""
-        self._conversations.left(session)
-        self._changes.left(session)
+        self._conversations.on_session_closed(session)
+        self._changes.on_session_closed(session)
 
     def credential_ended(self, credential: str) -> None:
         """A key or token has been revoked, or has expired."""
@@ -222,7 +225,7 @@ class Backend(MountedServer):
         """A front has other roots than before: its own conversations are told."""
         for channel in self.pool.all():
             if channel.front is not None and channel.front.session is session and not channel.stateless:
-                channel.conversation.say("notifications/roots/list_changed", {})
+                channel.conversation.notify_soon("notifications/roots/list_changed", {})
 
     def __repr__(self) -> str:
         return f"<Backend {self.id!r} {self.state}, {self.target!r}>"
@@ -286,7 +289,7 @@ class Changes:
         if (kinds := CHANGES.get(method)) is not None:
             self._catalogue.refresh_soon(channel, kinds)
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
-            self._updated(channel, params["uri"])
+            self._announce_update(channel, params["uri"])
         elif method == LIFECYCLE and self._server.on_lifecycle is not None:
             self._server.on_lifecycle(params)
 
@@ -295,10 +298,10 @@ class Changes:
         if front is not None and self._watching.watches(front):
             self._tasks.start(self._reopen(front))
 
-    def left(self, session: Session) -> None:
+    def on_session_closed(self, session: Session) -> None:
         """A front has left."""
         conversations = self._conversations
-        is_forgotten = self._watching.forget(lambda front: front.session is session)
+        is_forgotten = self._watching.drop_fronts(lambda front: front.session is session)
         # A conversation of its own ends with it. In one that is shared, the backend must be told.
         if is_forgotten and conversations.per == "shared" and conversations.main is not None:
             self._tasks.start(self._watching.settle(conversations.main, SHARED))
@@ -311,7 +314,7 @@ class Changes:
     async def read_skills(self, within: float) -> None:
         """Read its skills again, if they were not read a moment ago: no notification says that they have changed."""
         main, is_old = self._conversations.main, time.monotonic() >= self._skills_read + SKILLS_SECONDS
-        is_offered = KINDS["skills"].offered(self._server.capabilities)
+        is_offered = KINDS["skills"].is_supported_by(self._server.capabilities)
         if not is_offered or main is None or self._state.now != "connected" or not is_old:
             return
         self.skills_were_read()
@@ -329,12 +332,12 @@ class Changes:
         try:
             await self._watching.add(_watcher(call), self._inner(uris))
         except PeerError as error:
-            raise boundary.failed(server.id, error, self._state.now, server.secrets) from None
+            raise boundary.make_call_error(server.id, error, self._state.now, server.secrets) from None
 
     async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
         """It no longer does."""
         front = _watcher(call)
-        await self._watching.drop(front, self._inner(uris), self._conversations.known)
+        await self._watching.drop(front, self._inner(uris), self._conversations.find_open_channel)
         if front.key is call:
             self._conversations.pool.end(front)
 
@@ -344,13 +347,13 @@ class Changes:
     def _watch_group(self, front: Front) -> Hashable:
         return SHARED if self._conversations.per == "shared" else front.key
 
-    def _updated(self, channel: Channel, uri: str) -> None:
+    def _announce_update(self, channel: Channel, uri: str) -> None:
         """Tell who asked, and nobody else: other fronts have other conversations, with other contents."""
         outer, front = self._server.prefix.uri(uri), channel.front
         if front is None:
-            self._subscriptions.updated(outer, hears=self._server.open_to)
+            self._subscriptions.notify_resource_updated(outer, hears=self._server.open_to)
             return
-        tell = partial(self._subscriptions.updated, hears=partial(self._hears, front))
+        tell = partial(self._subscriptions.notify_resource_updated, hears=partial(self._hears, front))
         if front.session is not None:
             tell(outer, session=front.session)
         elif front.key is not None:
@@ -409,7 +412,7 @@ class Watching:
         channel = await self._find(front)
         self._watched.setdefault(front.key, Watched(front)).uris.update(uris)
         try:
-            await channel.updates.want(uris=lambda: self._wanted(self._group(front)))
+            await channel.updates.want(uris=lambda: self._collect_uris(self._group(front)))
         except BaseException as error:
             self._subtract(front, uris)
             if isinstance(error, PeerError):
@@ -424,7 +427,7 @@ class Watching:
         if (channel := known(front)) is not None:
             await self.settle(channel, self._group(front))
 
-    def forget(self, which: Callable[[Front], bool]) -> bool:
+    def drop_fronts(self, which: Callable[[Front], bool]) -> bool:
         """Fronts that have left want nothing. Whether one of them did."""
         left = [key for key, one in self._watched.items() if which(one.front)]
         for key in left:
@@ -433,19 +436,19 @@ class Watching:
 
     async def repeat(self, channel: Channel, group: Hashable) -> None:
         """Ask a new conversation for what an earlier one was asked for."""
-        if self._wanted(group):
+        if self._collect_uris(group):
             await self.settle(channel, group)
 
     async def settle(self, channel: Channel, group: Hashable) -> None:
         """Ask a conversation for what its fronts want to hear of, and for nothing else."""
         with suppress(PeerError):
-            await channel.updates.want(uris=lambda: self._wanted(group))
+            await channel.updates.want(uris=lambda: self._collect_uris(group))
 
     def watches(self, front: Front) -> bool:
         """Whether a front waits for news."""
         return front.key in self._watched
 
-    def _wanted(self, group: Hashable) -> set[str]:
+    def _collect_uris(self, group: Hashable) -> set[str]:
         return {uri for one in self._watched.values() if self._group(one.front) == group for uri in one.uris}
 
     def _subtract(self, front: Front, uris: Collection[str]) -> None:

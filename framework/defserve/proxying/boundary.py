@@ -108,7 +108,7 @@ ROUNDS: Final = ("resultType", "inputRequests", "requestState")
 STATELESS_ONLY: Final = frozenset({*ROUNDS, "ttlMs", "cacheScope"})
 
 
-def passed_meta(meta: Any) -> Json:
+def filter_front_meta(meta: Any) -> Json:
     """The `_meta` of a front's request, without what is meant for us."""
     if not isinstance(meta, dict):
         return {}
@@ -162,7 +162,7 @@ def readable(listed: Json) -> Json:
     meta = listed.get(METADATA)
     if is_object(meta) and not OUR_WORDS.isdisjoint(meta):
         listed = {**listed, METADATA: {name: value for name, value in meta.items() if name not in OUR_WORDS}}
-    return _cleaned(listed)
+    return _clean_value(listed)
 
 
 def find_hidden_name(listed: Json) -> str | None:
@@ -201,7 +201,7 @@ def with_asker(id: str, method: str, params: Json) -> Json:
         said = quote_lines(message, MAX_QUESTION, MAX_QUESTION_LINES) if isinstance(message, str) else ""
         named["message"] = f"{asker_words(id)} asks: {said}" if said else asker_words(id)
     elif method == "sampling/createMessage":
-        named |= _cleaned({name: value for name, value in params.items() if name != METADATA})
+        named |= _clean_value({name: value for name, value in params.items() if name != METADATA})
         prompt = named.get("systemPrompt")
         said = quote_lines(prompt, MAX_TEXT, MAX_TEXT) if isinstance(prompt, str) else ""
         named["systemPrompt"] = f"{asker_words(id)} asks.{f' {said}' if said else ''}"
@@ -213,14 +213,14 @@ def quote_lines(text: str, longest: int, most_lines: int) -> str:
 
     So none of its lines can be taken for a line of ours, and none of ours is scrolled out of sight.
     """
-    lines = [line for line in map(_shown_line, text[:longest].splitlines()) if line]
+    lines = [line for line in map(_clean_line, text[:longest].splitlines()) if line]
     more = "" if len(text) <= longest else f" … ({len(text) - longest} more characters are left out)"
     if len(lines) > most_lines:
         lines, more = lines[:most_lines], f" … ({len(lines) - most_lines} more lines are left out)"
     return f"\n{QUOTE_MARK}".join(lines) + more
 
 
-def _shown_line(line: str) -> str:
+def _clean_line(line: str) -> str:
     return remove_hidden(line, keep="\t").strip()
 
 
@@ -256,19 +256,19 @@ def _exact_texts(value: Any, member: str) -> Iterator[tuple[str, str]]:
         yield "a choice", value
 
 
-def _cleaned(value: Any, member: str = "") -> Any:
+def _clean_value(value: Any, member: str = "") -> Any:
     if isinstance(value, str):
         return value if member in EXACT else _text(value, member in PROSE)
     if is_object(value):
         # A property may be called `enum` or `_meta`.
         is_schema = member != "properties"
         members: Json = {
-            name: inner if is_schema and name == METADATA else _cleaned(inner, name if is_schema else "")
+            name: inner if is_schema and name == METADATA else _clean_value(inner, name if is_schema else "")
             for name, inner in value.items()
         }
         return members if any(members[name] is not value[name] for name in members) else value
     if is_array(value):
-        items = [_cleaned(item, member) for item in value]
+        items = [_clean_value(item, member) for item in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return value
 
@@ -321,7 +321,7 @@ def too_busy(id: str, what: str) -> ResourceExhausted:
     return ResourceExhausted(f"server {id!r}: {what}; try again later", data={"server_id": id}, retry_after_ms=RETRY_MS)
 
 
-def timed_out(id: str, call: Call, state: State, *, was_sent: bool) -> UpstreamTimeout:
+def make_timeout_error(id: str, call: Call, state: State, *, was_sent: bool) -> UpstreamTimeout:
     """The time of a call is up, and its backend has not answered; or the call has not even been sent."""
     data: dict[str, Any] = {"server_id": id, "state": state}
     words = "timed out" if call.timer is None else call.timer.error.message
@@ -334,7 +334,7 @@ def timed_out(id: str, call: Call, state: State, *, was_sent: bool) -> UpstreamT
     )
 
 
-def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Exception:
+def make_call_error(id: str, error: PeerError, state: State, secrets: Secrets) -> Exception:
     """A call that was sent has no result: the backend left, was silent, or refused it."""
     data = {"server_id": id, "state": state, "may_have_had_effects": True}
     if isinstance(error, PeerTimeout):
@@ -342,7 +342,7 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
     if isinstance(error, Challenged):
         return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
     if isinstance(error, HttpRefusal):
-        return _refused(id, error, secrets)
+        return _make_refusal_error(id, error, secrets)
     if isinstance(error, Misbehaved):
         return UpstreamError(error.message, data={"server_id": id, "may_have_had_effects": True})
     if not isinstance(error, PeerGone):
@@ -350,7 +350,7 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
             log.warning("server %r: a call has no usable answer: %s", id, secrets.hidden(error.message))
             return UpstreamError(f"server {id!r} gave no usable answer", data={"server_id": id})
         # Over HTTP an error may come as the refusal of the request.
-        return relayed(id, {"code": error.code, "message": error.message, "data": error.data}, secrets)
+        return make_relayed_error(id, {"code": error.code, "message": error.message, "data": error.data}, secrets)
     log.warning("server %r left before it answered a call: %s", id, secrets.hidden(error.message))
     return UpstreamUnavailable(
         f"server {id!r} left before it answered; the call may have had effects",
@@ -360,7 +360,7 @@ def failed(id: str, error: PeerError, state: State, secrets: Secrets) -> Excepti
     )
 
 
-def _refused(id: str, error: HttpRefusal, secrets: Secrets) -> UpstreamError:
+def _make_refusal_error(id: str, error: HttpRefusal, secrets: Secrets) -> UpstreamError:
     """An HTTP error. What it says of the address, and the page that came with it, are for the log."""
     log.warning("server %r refused a call: %s", id, secrets.hidden(error.message))
     status: int = error.data["status"]
@@ -371,7 +371,7 @@ def _refused(id: str, error: HttpRefusal, secrets: Secrets) -> UpstreamError:
     return UpstreamError(text, data=data | ({"may_have_had_effects": True} if status >= 500 else {}))
 
 
-def malformed(id: str, member: str) -> UpstreamError:
+def make_malformed_error(id: str, member: str) -> UpstreamError:
     """A result lacks what every result of its kind has."""
     return UpstreamError(
         f"server {id!r} gave a result without a list as its {member!r}",
@@ -379,7 +379,7 @@ def malformed(id: str, member: str) -> UpstreamError:
     )
 
 
-def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
+def make_relayed_error(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
     """A backend's own error, as it came, with its name.
 
     A code that nobody may send on becomes an internal error, and is told as `inner_code`.
@@ -397,7 +397,7 @@ def relayed(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
         code=relayable,
-        data=_named(fields, id),
+        data=_name_inner_fields(fields, id),
     )
 
 
@@ -405,7 +405,7 @@ def raise_spoken(id: str, error: dict[str, Any], secrets: Secrets) -> None:
     """Raises the exception that an error of MGP means, so that a front hears it in its own protocol."""
     from defserve.client.mgp.server_claims import failure_from_error
 
-    known = relayed(id, error, secrets)
+    known = make_relayed_error(id, error, secrets)
     spoken = failure_from_error(PeerError(known.message, code=known.code, data=known.data))
     told = spoken.exception() if spoken is not None else None
     if isinstance(told, Refused | ToolError):
@@ -413,7 +413,7 @@ def raise_spoken(id: str, error: dict[str, Any], secrets: Secrets) -> None:
         raise told
 
 
-def _named(fields: dict[str, Any], id: str) -> dict[str, Any]:
+def _name_inner_fields(fields: dict[str, Any], id: str) -> dict[str, Any]:
     """The data of a backend's error. It may itself be a kernel, with a server and a trace of its own to tell of."""
     inner = {f"inner_{name}": fields[name] for name in OWN_FIELDS if name in fields}
     return {name: value for name, value in fields.items() if name not in OWN_FIELDS} | inner | {"server_id": id}

@@ -24,7 +24,7 @@ from defserve.proxying import boundary, items
 from defserve.proxying import relay as tasks
 from defserve.proxying.boundary import shape_result, too_busy
 from defserve.proxying.channel import BackendExchange, Channel, front_of
-from defserve.proxying.relay import RelayContext, RelayedCall, held_handle
+from defserve.proxying.relay import RelayContext, RelayedCall, get_held_handle
 
 if TYPE_CHECKING:
     from defserve.proxying.channel import Front
@@ -61,18 +61,18 @@ class Calls:
         """The result of a call's request. Raises what the front is told if there is none."""
         rounds = call.root.peek(RoundTrips)
         if rounds is not None and rounds.parked is not None:
-            return await self._named(call, self._context.parking.run(call.root, _nothing))
+            return await self._run_in_backend(call, self._context.parking.run(call.root, _nothing))
         room, caller, server = self._room, call.principal, self._server
         if (turn := room.enter(caller)) is not None:
             await self._turn(call, turn)
         began, failed = perf_counter(), True
         try:
             front, conversations = front_of(call), self._conversations
-            held = self._context.held.take(held_handle(rounds, server.id)) if rounds is not None else None
+            held = self._context.held.take_channel(get_held_handle(rounds, server.id)) if rounds is not None else None
             if held is not None:
                 channel = held.channel
             else:
-                channel = conversations.at_hand(front) or await self._opened(call, front)
+                channel = conversations.at_hand(front) or await self._open_channel(call, front)
             relayed = RelayedCall(self._context, call, channel, front, rounds)
             if held is not None:
                 channel.begin(relayed)
@@ -80,15 +80,15 @@ class Calls:
             try:
                 result = await relayed.run(method, params)
                 failed = "isError" in result and result["isError"] is True
-                return await self._kept(relayed, result) if result.get("resultType") == "task" else result
+                return await self._register_task(relayed, result) if result.get("resultType") == "task" else result
             except PeerError as error:
-                raise boundary.failed(server.id, error, self._state.now, server.secrets) from None
+                raise boundary.make_call_error(server.id, error, self._state.now, server.secrets) from None
             except asyncio.CancelledError:
                 self._check_time(call, was_sent=True)
                 failed = False  # the caller gave up, or a person is asked meanwhile
                 raise
             finally:
-                channel.unused()
+                channel.notify_if_idle()
         except asyncio.CancelledError:
             self._check_time(call, was_sent=False)
             raise
@@ -98,7 +98,7 @@ class Calls:
                 room.errors += 1
             room.leave(caller)
 
-    async def _opened(self, call: Call, front: Front) -> Channel:
+    async def _open_channel(self, call: Call, front: Front) -> Channel:
         """The conversation of a front. One that no session ends is ended with the key or token of who it is for."""
         conversations = self._conversations
         channel = await conversations.of(front)
@@ -119,9 +119,9 @@ class Calls:
     def _check_time(self, call: Call, *, was_sent: bool) -> None:
         """Raises UpstreamTimeout for a call that is stopped because its time is up."""
         if call.timed_out and not call.cancelled:
-            raise boundary.timed_out(self._server.id, call, self._state.now, was_sent=was_sent) from None
+            raise boundary.make_timeout_error(self._server.id, call, self._state.now, was_sent=was_sent) from None
 
-    async def _named(self, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
+    async def _run_in_backend(self, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
         """The result of work in this backend. Its failures say whose they are."""
         try:
             return await work
@@ -129,11 +129,11 @@ class Calls:
             self._check_time(call, was_sent=True)
             raise
         except PeerError as error:
-            raise boundary.failed(self._server.id, error, self._state.now, self._server.secrets) from None
+            raise boundary.make_call_error(self._server.id, error, self._state.now, self._server.secrets) from None
 
     # -- tasks -------------------------------------------------------------------------------------------
 
-    async def _kept(self, relayed: RelayedCall, created: Json) -> Json:
+    async def _register_task(self, relayed: RelayedCall, created: Json) -> Json:
         """The backend has made a task of a call: the front's answer, with an id of ours."""
         where = {SERVER: self._server.id, HELD: relayed.task_handle}
         try:
@@ -151,7 +151,7 @@ class Calls:
         if is_object(found.get("result")):
             found["result"] = shape_result(items.prefix_tool_result(found["result"], server.prefix), dialect_of(call))
         if is_object(found.get("error")):
-            told = boundary.relayed(server.id, found["error"], server.secrets)
+            told = boundary.make_relayed_error(server.id, found["error"], server.secrets)
             found["error"] = error_object(told.code, told.message, told.data)
         return found
 
@@ -166,7 +166,7 @@ class Calls:
 
     async def _ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         front, held = front_of(call), where[HELD]
-        channel = self._context.tasks.find(held) if held is not None else await self._opened(call, front)
+        channel = self._context.tasks.find(held) if held is not None else await self._open_channel(call, front)
         if channel is None:
             raise TaskLost
         relayed = RelayedCall(self._context, call, channel, front, call.root.peek(RoundTrips))
@@ -174,11 +174,11 @@ class Calls:
         try:
             if method == "tasks/update" and not front.is_known:
                 # Its questions before its answers: a stranger's yes to a later one must not be there already.
-                asked = _questions(await self._named(call, relayed.run("tasks/get", task)))
+                asked = _questions(await self._run_in_backend(call, relayed.run("tasks/get", task)))
                 relayed.refuse_strangers_yes(asked)
                 answers = object_of(params.get("inputResponses"))
                 params = {"inputResponses": {key: answers[key] for key in answers if key in asked}}
-            found = await self._named(call, relayed.run(method, {**task, **params}))
+            found = await self._run_in_backend(call, relayed.run(method, {**task, **params}))
             relayed.refuse_strangers_yes(asked := _questions(found))
             return {**found, "inputRequests": relayed.name_asker(asked)} if asked else found
         except UpstreamUnavailable:
@@ -187,7 +187,7 @@ class Calls:
                 raise TaskLost from None
             raise
         finally:
-            channel.unused()
+            channel.notify_if_idle()
 
     def release_task(self, where: Json) -> None:
         """See `mcp.tasks.elsewhere.TaskServers`."""
@@ -206,7 +206,7 @@ def _nothing(work: ParkedWork) -> NoReturn:
 # -- How many calls of a backend run at once. The others wait in line, and past that they are refused.
 
 
-MOST_WAITING: Final = 4
+MAX_WAITING_PER_SLOT: Final = 4
 """Calls that wait, for each that may run."""
 SHARE_OF_ONE: Final = 3
 """Quarters of the room that one caller may have, so that it cannot keep out the others."""
@@ -239,7 +239,7 @@ class CallSlots:
             self.total += 1
             return None
         line, waiting = self._lines.get(caller, ()), sum(map(len, self._lines.values()))
-        if waiting >= MOST_WAITING * self.limit or len(line) >= MOST_WAITING * self._share:
+        if waiting >= MAX_WAITING_PER_SLOT * self.limit or len(line) >= MAX_WAITING_PER_SLOT * self._share:
             raise too_busy(self._id, f"{self.running} calls run and {waiting} wait")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
@@ -253,7 +253,7 @@ class CallSlots:
             if turn.done() and not turn.cancelled():
                 self.leave(caller)
             else:
-                self._forget(caller, turn)
+                self._drop_turn(caller, turn)
             raise
         self.total += 1
 
@@ -296,7 +296,7 @@ class CallSlots:
             if line:
                 self._lines[caller] = line
 
-    def _forget(self, caller: str, turn: asyncio.Future[None]) -> None:
+    def _drop_turn(self, caller: str, turn: asyncio.Future[None]) -> None:
         line = self._lines.get(caller, ())
         if turn in line:
             self._lines[caller] = deque(other for other in line if other is not turn)
@@ -311,7 +311,7 @@ class CallSlots:
 
 
 HELD_SECONDS: Final = 600.0
-MOST_HELD: Final = 16
+MAX_HELD_CHANNELS: Final = 16
 HELD_SHARE_OF_ONE: Final = 3
 """Quarters of them that one caller may have, so that it cannot keep out the others."""
 
@@ -327,11 +327,11 @@ class HeldChannel(NamedTuple):
 class HeldChannels:
     """Those of one backend, by handle: bounded in number, for each caller too, and in time."""
 
-    def __init__(self, most: int = MOST_HELD) -> None:
+    def __init__(self, most: int = MAX_HELD_CHANNELS) -> None:
         self._held: dict[str, HeldChannel] = {}
         self._most, self._share = most, -(-most * HELD_SHARE_OF_ONE // 4)
 
-    def hold(self, channel: Channel, exchange: BackendExchange, seconds: float = HELD_SECONDS) -> str | None:
+    def hold_channel(self, channel: Channel, exchange: BackendExchange, seconds: float = HELD_SECONDS) -> str | None:
         """Keep a conversation; its handle. None if there is no room: then it ends."""
         caller = _caller(channel)
         if len(self._held) >= self._most:
@@ -343,7 +343,7 @@ class HeldChannels:
         self._held[handle] = HeldChannel(channel, exchange, timer)
         return handle
 
-    def take(self, handle: Any) -> HeldChannel | None:
+    def take_channel(self, handle: Any) -> HeldChannel | None:
         """The conversation behind a handle. Who takes it ends the exchange, after its own has begun."""
         held = self._held.pop(handle, None) if isinstance(handle, str) else None
         if held is not None:

@@ -23,7 +23,7 @@ from defserve.protocols.mcp.skills import EXTENSION as SKILLS
 from defserve.protocols.mcp.tools import TAGS_KEY
 from defserve.protocols.mcp.transforms import Prefix, Transform, tags_in
 from defserve.protocols.mcp.uri_template import UriTemplate
-from defserve.protocols.mgp.terms import SECURITY_KEY, undeclared
+from defserve.protocols.mgp.terms import SECURITY_KEY, derive_security
 from defserve.proxying.boundary import find_hidden_name, readable
 from defserve.proxying.channel import Channel
 from defserve.proxying.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
@@ -32,9 +32,9 @@ from defserve.proxying.mounted import MAX_NAME, ToolChoice, outer_name, problem_
 log = logging.getLogger("defserve.proxying")
 
 LIST_SECONDS: Final = 10.0
-MOST_ITEMS: Final = 10_000
-MOST_PAGES: Final = 1_000
-MOST_BYTES: Final = 32 * 1024 * 1024
+MAX_ITEMS: Final = 10_000
+MAX_PAGES: Final = 1_000
+MAX_LIST_BYTES: Final = 32 * 1024 * 1024
 
 
 class ListKind(NamedTuple):
@@ -49,7 +49,7 @@ class ListKind(NamedTuple):
     key: str
     is_extension: bool = False
 
-    def offered(self, capabilities: Json) -> bool:
+    def is_supported_by(self, capabilities: Json) -> bool:
         """Whether a server with these capabilities has the list."""
         return self.capability in (object_of(capabilities.get("extensions")) if self.is_extension else capabilities)
 
@@ -68,7 +68,7 @@ async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
 
     A server that has the capability and not the method has no such items.
     """
-    if not kind.offered(channel.terms.capabilities):
+    if not kind.is_supported_by(channel.terms.capabilities):
         return []
     items: list[Json] = []
     seen: set[str] = set()
@@ -86,8 +86,8 @@ async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
             items += [item for item in found if is_object(item)] if is_array(found) else []
             size += len(encode(found))
             cursor = page.get("nextCursor")
-            if len(items) > MOST_ITEMS or size > MOST_BYTES or len(seen) > MOST_PAGES:
-                raise PeerError(f"its {kind.method} is longer than {MOST_ITEMS} items or {MOST_BYTES} bytes")
+            if len(items) > MAX_ITEMS or size > MAX_LIST_BYTES or len(seen) > MAX_PAGES:
+                raise PeerError(f"its {kind.method} is longer than {MAX_ITEMS} items or {MAX_LIST_BYTES} bytes")
             if not isinstance(cursor, str):
                 return list(map(_plain, items)) if channel.offers_mgp else items
             if cursor in seen:
@@ -106,7 +106,7 @@ def _plain(item: Json) -> Json:
         return item
     item = dict(item)
     security, meta = object_of(item.pop("security")), object_of(item.get("_meta"))
-    if SECURITY_KEY in meta or security == undeclared(object_of(item.get("annotations")), is_own=True):
+    if SECURITY_KEY in meta or security == derive_security(object_of(item.get("annotations")), is_own=True):
         return item
     return {**item, "_meta": {**meta, SECURITY_KEY: security}}
 
@@ -207,7 +207,7 @@ class BackendCatalogue:
             made: dict[str, dict[str, Any]] = {}
             for kind, read in zip(kinds, lists, strict=True):
                 if isinstance(read, list):
-                    made[kind] = await self._made(kind, read, is_private=channel.front is not None)
+                    made[kind] = await self._make_items(kind, read, is_private=channel.front is not None)
             if strict:
                 self._refuse_clashes(made)
             key = channel.front.key if channel.front is not None else None
@@ -244,7 +244,7 @@ class BackendCatalogue:
         """The keys of the fronts that are shown items of their own."""
         return self._private.keys()
 
-    def forget(self, key: Hashable) -> None:
+    def drop_private_items(self, key: Hashable) -> None:
         """The conversation of a front has ended: what only that one had is gone."""
         for kind in self._private.pop(key, ()):
             self._show_to(key, kind, {})
@@ -278,7 +278,7 @@ class BackendCatalogue:
 
     # -- items -------------------------------------------------------------------------------------------
 
-    async def _made(self, kind: str, listed: list[Json], *, is_private: bool = False) -> dict[str, Any]:
+    async def _make_items(self, kind: str, listed: list[Json], *, is_private: bool = False) -> dict[str, Any]:
         """Items of what is listed. A long list is made in pieces: others must not wait for all of it.
 
         The list of one front's conversation `is_private`. What all are shown is not made again for it: the backend may
@@ -398,12 +398,12 @@ class BackendCatalogue:
             registry.add(name, item, where=item.where, replace=taken is not None)
             shown[name] = item
         if kind in ("resources", "templates"):
-            self._front.mcp.resources.cache.forget()
+            self._front.mcp.resources.cache.drop_contents()
 
     def _show_to(self, key: Hashable, kind: str, items: dict[str, Any]) -> None:
         """Show one front what its own conversation has beyond the rest."""
         registry, shown = self._registries[kind], self._shown[kind]
-        before = self._shown_to(key, kind)
+        before = self._find_private_items(key, kind)
         for name, item in before.items():
             if name not in items:
                 item.fronts.discard(key)
@@ -427,10 +427,10 @@ class BackendCatalogue:
                 taken.fronts.add(key)
             self._private.setdefault(key, set()).add(kind)
         # A front that is told of a change looks at once. It must not be told too early, or of nothing.
-        if self._shown_to(key, kind).keys() != before.keys():
+        if self._find_private_items(key, kind).keys() != before.keys():
             registry.touch()
 
-    def _shown_to(self, key: Hashable, kind: str) -> dict[str, Any]:
+    def _find_private_items(self, key: Hashable, kind: str) -> dict[str, Any]:
         """What this front is shown beyond the rest."""
         items = self._registries[kind].items()
         return {

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 OPEN_SECONDS: Final = 30.0
 LEVEL_SECONDS: Final = 5.0
 CALL_WAIT_SECONDS: Final = 30.0
-MOST_QUESTIONS: Final = 32
+MAX_OPEN_QUESTIONS: Final = 32
 CAPABILITIES: Final = PREFIX + "clientCapabilities"
 LOG_LEVEL: Final = PREFIX + "logLevel"
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
@@ -85,7 +85,7 @@ class BackendExchange(Follower, Protocol):
         """End the response of the front, where it can come back for the rest."""
         ...
 
-    def lacked(self, capability: str) -> None:
+    def note_missing_capability(self, capability: str) -> None:
         """The backend asked for what the front did not offer."""
         ...
 
@@ -110,7 +110,7 @@ class ChannelOwner(Protocol):
         """A notification came that belongs to no call."""
         ...
 
-    def ended(self, channel: Channel, reason: PeerGone) -> None:
+    def on_channel_ended(self, channel: Channel, reason: PeerGone) -> None:
         """The backend has left this conversation."""
         ...
 
@@ -149,7 +149,7 @@ class Channel:
         if isinstance(link, PollingLink):
             link.on_hang_up = self._hung_up
         self.conversation = ClientConversation(
-            link, on_request=self._asked, on_notification=self._heard, on_gone=self._left
+            link, on_request=self._answer_request, on_notification=self._heard, on_gone=self._on_peer_gone
         )
         self.conversation.show_as(lambda data: self._owner.secrets.hidden(data.decode(errors="replace")))
         self.conversation.start()
@@ -185,7 +185,7 @@ class Channel:
         """When its last call ended; None while one is under way."""
         return None if self.exchanges else self.used_at
 
-    def dressed(self, params: Json, meta: Json, offers: Json, level: str | None) -> Json:
+    def with_meta(self, params: Json, meta: Json, offers: Json, level: str | None) -> Json:
         """The params of a request for this server: with what its era wants in `_meta`."""
         if self.terms.stateless:
             own: Json = {**meta, **self.terms.envelope, CAPABILITIES: offers}
@@ -194,14 +194,14 @@ class Channel:
             return {**params, "_meta": own}
         return {**params, "_meta": meta} if meta else params
 
-    def encoded(self, params: Json, offers: Json, level: str | None) -> Encoded:
+    def encode_params(self, params: Json, offers: Json, level: str | None) -> Encoded:
         """The same as JSON, for a request that has no `_meta` of its own. What each call repeats is encoded once."""
         given = encode(params)
         if not self.terms.stateless:
             return Encoded(given)
         known = self._meta
         if known is None or known[0] is not offers or known[1] != level:
-            known = self._meta = offers, level, encode(self.dressed({}, {}, offers, level))[1:]
+            known = self._meta = offers, level, encode(self.with_meta({}, {}, offers, level))[1:]
         return Encoded(b"%b,%b" % (given[:-1], known[2]) if params else b"{" + known[2])
 
     def forward(self, method: str, params: Json, exchange: BackendExchange) -> Coroutine[Any, Any, RawReply]:
@@ -219,16 +219,16 @@ class Channel:
         self.exchanges.pop(exchange, None)
         if not self.exchanges:
             self.used_at = self._now()
-            self.unused()
+            self.notify_if_idle()
 
-    def unused(self) -> None:
+    def notify_if_idle(self) -> None:
         """Who got this conversation for a call is done with it, and may never have begun."""
         if self.on_idle is not None and not self.exchanges:
             self.on_idle()
 
     async def request(self, method: str, params: Json, within: float) -> Json:
         """A request of our own. Raises PeerError."""
-        complete = self.dressed(params, {}, self._own_offers, None)
+        complete = self.with_meta(params, {}, self._own_offers, None)
         return object_of(await self.conversation.request(method, complete, within=within))
 
     def lacks_level(self, level: str | None) -> bool:
@@ -239,7 +239,7 @@ class Channel:
 
     def send_only(self, method: str, params: Json, offers: Json) -> None:
         """A request whose answer nobody waits for."""
-        complete = self.dressed(params, {}, offers, None)
+        complete = self.with_meta(params, {}, offers, None)
         self._sending.start(_quietly(self.conversation.request(method, complete, within=LEVEL_SECONDS)))
 
     async def want_level(self, level: str | None) -> None:
@@ -254,27 +254,27 @@ class Channel:
 
     # -- what the server says ----------------------------------------------------------------------------
 
-    async def _asked(self, request: Request) -> Any:
+    async def _answer_request(self, request: Request) -> Any:
         """A request that does not say which call it belongs to: it is that of the call that began last."""
         if request.method == "ping":
             return {}
         if self.grants is not None and request.method not in QUESTIONS:
             return self.grants.reply(request.method, request.params, None)
-        return await self._bounded(request, self._ask_last(request), next(reversed(self.exchanges), None))
+        return await self._answer_question(request, self._ask_last(request), next(reversed(self.exchanges), None))
 
-    async def _bounded(
+    async def _answer_question(
         self, request: Request, asking: Coroutine[Any, Any, Any], exchange: BackendExchange | None
     ) -> Any:
         """The answer to a question, if it was offered, and a person is not asked too many at once."""
         try:
             if (needed := QUESTIONS.get(request.method)) not in self.offers:
                 if needed is not None and exchange is not None:
-                    exchange.lacked(needed)
+                    exchange.note_missing_capability(needed)
                 raise MethodNotFound(f"Method not found: {request.method} (this client did not offer it)")
             if self.front is not None and not self.front.is_known and is_confirmation(request.method, request.params):
                 raise ProtocolError(NO_YES)
-            if self._open_questions >= MOST_QUESTIONS:
-                raise ProtocolError(f"{MOST_QUESTIONS} questions are open already")
+            if self._open_questions >= MAX_OPEN_QUESTIONS:
+                raise ProtocolError(f"{MAX_OPEN_QUESTIONS} questions are open already")
         except ProtocolError:
             asking.close()
             raise
@@ -304,7 +304,7 @@ class Channel:
             return {}
         if self.grants is not None and request.method not in QUESTIONS:
             return self.grants.reply(request.method, request.params, exchange.call)
-        return await self._bounded(request, exchange.ask(request.method, request.params), exchange)
+        return await self._answer_question(request, exchange.ask(request.method, request.params), exchange)
 
     def heard_in(self, exchange: BackendExchange, method: str, params: Json) -> None:
         """A notification came within a call."""
@@ -341,15 +341,15 @@ class Channel:
         readers = {exchange.listener: exchange for exchange in self.exchanges}
         return readers.values() if self.front is not None or len(readers) == 1 or self._owner.is_shared else ()
 
-    def lose(self, reason: PeerGone) -> None:
+    def mark_gone(self, reason: PeerGone) -> None:
         """The backend does not answer: go on as if it had left."""
         if self.gone is None:
-            self._left(reason)
+            self._on_peer_gone(reason)
 
-    def _left(self, reason: PeerGone) -> None:
+    def _on_peer_gone(self, reason: PeerGone) -> None:
         self.gone = reason
         if not self._closing:
-            self._owner.ended(self, reason)
+            self._owner.on_channel_ended(self, reason)
 
 
 async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
@@ -379,7 +379,7 @@ class OpenRequest(SubscribedNews):
 
     over: Callable[[], None]
 
-    def _keep(self, news: News) -> None:
+    def _queue_news(self, news: News) -> None:
         """They are not kept."""
 
     def end(self, reason: PeerError | None = None) -> None:
@@ -445,7 +445,7 @@ class Updates:
         if kinds or uris:
             wanted = NewsFilter(kinds, tuple(sorted(uris)))
             stream = OpenRequest(wanted, self._listeners, channel.conversation, channel.terms, UPDATE_SECONDS)
-            stream.over = lambda: self._over(stream)
+            stream.over = lambda: self._on_stream_ended(stream)
         self._stream = stream
         try:
             if stream is not None:
@@ -459,16 +459,16 @@ class Updates:
         if old is not None:
             await old.close()
 
-    def _over(self, stream: OpenRequest | None) -> None:
+    def _on_stream_ended(self, stream: OpenRequest | None) -> None:
         """The server has ended the stream. Ask again in a moment, unless we have another one."""
         if stream is self._stream and self._channel.gone is None:
             self._again = asyncio.get_running_loop().call_later(REOPEN_UPDATES_SECONDS, self._reopen)
 
     def _reopen(self) -> None:
         self._stream = None
-        self._tasks.start(self._wanted_again())
+        self._tasks.start(self._retry_want())
 
-    async def _wanted_again(self) -> None:
+    async def _retry_want(self) -> None:
         with suppress(PeerError):
             await self.want()
 

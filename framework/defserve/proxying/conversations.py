@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.client.eras import merged
+from defserve.client.eras import merge_objects
 from defserve.client.mgp.permissions import ASK_METHODS, Grant, tell_grants
-from defserve.client.mgp.server_claims import SaidMgp, mgp_offer, said_mgp
+from defserve.client.mgp.server_claims import SaidMgp, mgp_offer, parse_mgp_claims
 from defserve.client.replies import Json
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mgp.terms import SECTIONS
@@ -83,7 +83,7 @@ class Conversations:
     def at_hand(self, front: Front) -> Channel | None:
         """The conversation that a front's call takes, if nothing has to be waited for."""
         now = self._state.now
-        if now != "draining" and (known := self.pool.known(front)) is not None:
+        if now != "draining" and (known := self.pool.find_open_channel(front)) is not None:
             return known
         return self.main if now == "connected" and self.wake is None and self.per == "shared" else None
 
@@ -106,9 +106,9 @@ class Conversations:
             return main
         return await self.pool.get(front if per == "client" else front._replace(key=None))
 
-    def known(self, front: Front) -> Channel | None:
+    def find_open_channel(self, front: Front) -> Channel | None:
         """The conversation that a front's call would take, if it is open."""
-        return self.main if self.per == "shared" else self.pool.known(front)
+        return self.main if self.per == "shared" else self.pool.find_open_channel(front)
 
     async def open(self, front: Front | None) -> Channel:
         """Open one more. Raises PeerError."""
@@ -128,7 +128,7 @@ class Conversations:
 
     async def _begin_grants(self, channel: Channel, decides: Decide) -> None:
         """A server that asks for permissions is told what was decided about them."""
-        names = permissions_of(said_mgp(channel.terms, SECTIONS))
+        names = permissions_of(parse_mgp_claims(channel.terms, SECTIONS))
         if not names:
             return
         channel.grants = ChannelGrants(names, decides, None if channel.stateless else channel.request)
@@ -156,12 +156,12 @@ class Conversations:
         """The backend has left the conversation of a front."""
         self.pool.drop(channel)
         if CLEAN_EXIT not in reason.message:
-            self._failed(channel.front)
+            self._record_failure(channel.front)
 
-    def left(self, session: Session) -> None:
+    def on_session_closed(self, session: Session) -> None:
         """A front has left."""
         self.pool.end_of(lambda front: front.session is session)
-        self._restarts.forget(lambda key: isinstance(key, tuple) and session in key)
+        self._restarts.drop_failures(lambda key: isinstance(key, tuple) and session in key)
 
     def credential_ended(self, credential: str) -> None:
         """What was opened for who showed this key or token ends: nobody may use it, and it may hold what they said."""
@@ -169,7 +169,7 @@ class Conversations:
 
     def forget_restarts(self) -> None:
         """An operator asked for a start."""
-        self._restarts.forget()
+        self._restarts.drop_failures()
 
     def _new_pool(self) -> Pool:
         options = self._server.options
@@ -182,7 +182,7 @@ class Conversations:
         try:
             channel = await self.open(front)
         except PeerError as error:
-            self._failed(front)
+            self._record_failure(front)
             log.warning("server %r did not open for a client: %s", self._server.id, self._server.hidden(error.message))
             raise boundary.not_connected(self._server.id, "error") from None
         try:
@@ -201,15 +201,15 @@ class Conversations:
         if wait:
             await asyncio.sleep(wait)
 
-    def _failed(self, front: Front | None) -> None:
+    def _record_failure(self, front: Front | None) -> None:
         if front is not None and front.key is not None and self._server.target.isolates:
-            self._restarts.failed(front.key)
+            self._restarts.record_failure(front.key)
 
 
 # -- Which conversation serves which caller. Two callers never share one unless the operator says so.
 
 
-MOST_CHANNELS = 64
+MAX_CHANNELS = 64
 IDLE_SECONDS = 300.0
 SHARE_OF_ONE = 3
 """Quarters of the conversations that one caller may have, so that it cannot keep out the others."""
@@ -223,7 +223,7 @@ class Pool:
         id: str,
         open: Callable[[Front], Awaitable[Channel]],
         *,
-        most: int = MOST_CHANNELS,
+        most: int = MAX_CHANNELS,
         idle: float = IDLE_SECONDS,
     ) -> None:
         self.ended: Callable[[Front], None] = lambda front: None
@@ -244,20 +244,20 @@ class Pool:
     def all(self) -> list[Channel]:
         return [*self._channels.values(), *self._single]
 
-    def known(self, front: Front) -> Channel | None:
+    def find_open_channel(self, front: Front) -> Channel | None:
         """The open conversation of a front."""
         channel = self._channels.get(front.place) if front.key is not None else None
         return channel if channel is not None and channel.gone is None else None
 
     async def get(self, front: Front) -> Channel:
         """The conversation of a front, opened if there is none. A front without a key gets one for a single call."""
-        if (channel := self.known(front)) is not None:
+        if (channel := self.find_open_channel(front)) is not None:
             return channel
         if front.key is None:
             self._make_room(front)
             self._opening_for[front.principal] += 1
-            channel = await self._counted(front)
-            channel.on_idle = lambda: self._over(channel)
+            channel = await self._open_within_limit(front)
+            channel.on_idle = lambda: self._on_channel_idle(channel)
             self._single.add(channel)
             return channel
         key = front.place
@@ -266,15 +266,15 @@ class Pool:
             self._make_room(front)
             self._opening_for[front.principal] += 1
             self._opening_fronts[key] = front
-            task = self._opening[key] = asyncio.create_task(self._opened(key, front))
+            task = self._opening[key] = asyncio.create_task(self._open_for_key(key, front))
             # If everybody who waited was cancelled, nobody looks at the outcome.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Shielded: others may wait for the same one.
         return await asyncio.shield(task)
 
-    async def _opened(self, key: Hashable, front: Front) -> Channel:
+    async def _open_for_key(self, key: Hashable, front: Front) -> Channel:
         try:
-            channel = await self._counted(front)
+            channel = await self._open_within_limit(front)
         finally:
             is_unwanted = key in self._unwanted
             self._unwanted.discard(key)
@@ -287,7 +287,7 @@ class Pool:
             self._sweep_later()
         return channel
 
-    async def _counted(self, front: Front) -> Channel:
+    async def _open_within_limit(self, front: Front) -> Channel:
         """Open one that counts already. Processes take a while to end, and there must not be too many of those."""
         try:
             while len(self._tasks) >= self.most:
@@ -298,7 +298,7 @@ class Pool:
             if not self._opening_for[front.principal]:
                 del self._opening_for[front.principal]
 
-    def _over(self, channel: Channel) -> None:
+    def _on_channel_idle(self, channel: Channel) -> None:
         """No call is under way. A conversation that was opened for one call alone ends."""
         if channel in self._single:
             self._single.discard(channel)
@@ -324,7 +324,7 @@ class Pool:
                 del self._channels[key]
                 self._end(channel)
         for channel in [one for one in self._single if one.front is not None and which(one.front)]:
-            self._over(channel)
+            self._on_channel_idle(channel)
         # What is being opened ends when it is open: others may wait for it.
         self._unwanted.update(key for key, front in self._opening_fronts.items() if which(front))
 
@@ -451,7 +451,7 @@ class ChannelGrants:
     def offering(self, offers: Json) -> Json:
         """What a front offers, and what belongs to the grants of a call."""
         if self._offers is None or self._offers[0] is not offers:
-            self._offers = offers, merged(offers, mgp_offer(EXTENSIONS[:1])["stateless"])
+            self._offers = offers, merge_objects(offers, mgp_offer(EXTENSIONS[:1])["stateless"])
         return self._offers[1]
 
     def reply(self, method: str, params: Json, call: Call | None) -> Json:

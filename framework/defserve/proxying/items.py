@@ -31,7 +31,7 @@ from defserve.protocols.mcp.transforms import Prefix, TransformedArguments
 from defserve.protocols.mgp.security import Security, ToolSecurity
 from defserve.protocols.mgp.terms import NAME, SECURITY_KEY
 from defserve.protocols.mgp.vocabulary import is_permission
-from defserve.proxying.boundary import RelayedError, keep_warnings, malformed, shape_result
+from defserve.proxying.boundary import RelayedError, keep_warnings, make_malformed_error, shape_result
 from defserve.proxying.relay import must_be_task
 
 if TYPE_CHECKING:
@@ -249,19 +249,19 @@ class RemoteTool(OfBackend, Tool):
             raise missing
         if type(value.get("content")) is not list:
             if "content" in value:
-                raise malformed(self.backend.id, "content")
+                raise make_malformed_error(self.backend.id, "content")
             if value.get("resultType") != "task":
                 value["content"] = []
         return shape_result(prefix_tool_result(value, self.backend.prefix), dialect)
 
-    def renamed(self, name: str) -> RemoteTool:
+    def copy_as(self, name: str) -> RemoteTool:
         renamed = RemoteTool(self.backend, name, self.raw)
         renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
         renamed.options, renamed.function = replace(self.options, name=name), self.function
         return renamed
 
     def describe(self, dialect: Dialect) -> Json:
-        described = {**_known(self.raw, dialect), "name": self.name}
+        described = {**_filter_members(self.raw, dialect), "name": self.name}
         if isinstance(self.function.arguments, TransformedArguments):
             described["inputSchema"] = self.function.arguments.schema
         if is_object(listed := described.get("inputSchema")):
@@ -313,18 +313,18 @@ class RemotePrompt(OfBackend, Prompt):
 
     def result(self, call: Call, value: Any) -> Json:
         if not is_array(value.get("messages")):
-            raise malformed(self.backend.id, "messages")
+            raise make_malformed_error(self.backend.id, "messages")
         return shape_result(prefix_prompt_result(value, self.backend.prefix), dialect_of(call))
 
     async def complete(self, call: Call, params: Json) -> Json:
         """`CompleteResult` for one of its arguments."""
         return await complete(self.backend, call, {**params, "ref": {**params["ref"], "name": self.inner}})
 
-    def renamed(self, name: str) -> RemotePrompt:
+    def copy_as(self, name: str) -> RemotePrompt:
         return RemotePrompt(self.backend, name, self.raw)
 
     def describe(self, dialect: Dialect) -> Json:
-        return {**_known(self.raw, dialect), "name": self.name}
+        return {**_filter_members(self.raw, dialect), "name": self.name}
 
 
 class RemoteResource(OfBackend, Resource):
@@ -350,7 +350,7 @@ class RemoteResource(OfBackend, Resource):
     def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
         return self.backend.relay(call, "resources/read", arguments)
 
-    async def read(self, call: Call, uri: str, values: Json, cache: ResourceCache) -> Json:
+    async def read_contents(self, call: Call, uri: str, values: Json, cache: ResourceCache) -> Json:
         seconds = self.begin(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_answers(call)
@@ -363,14 +363,14 @@ class RemoteResource(OfBackend, Resource):
                 raise
             raise ResourceNotFound(uri) from None  # its code depends on the version of the front
         if not is_array(found.get("contents")):
-            raise malformed(self.backend.id, "contents")
+            raise make_malformed_error(self.backend.id, "contents")
         hints = dialect_cache_hints(dialect)
         told = shape_result(prefix_contents(found, prefix), dialect)
         if call.terms.offer is not None and offers_apps(call.terms.offer.capabilities):
-            told = {**told, "contents": [self._named(content) for content in told["contents"]]}
+            told = {**told, "contents": [self._add_server_key(content) for content in told["contents"]]}
         return {**hints, **told}
 
-    def _named(self, content: Any) -> Any:
+    def _add_server_key(self, content: Any) -> Any:
         """A content that says whose it is, for a host of views. What it says itself does not count."""
         if not is_object(content):
             return content
@@ -381,11 +381,11 @@ class RemoteResource(OfBackend, Resource):
         ref = {**params["ref"], "uri": self.backend.prefix.inner_uri(params["ref"]["uri"])}
         return await complete(self.backend, call, {**params, "ref": ref})
 
-    def renamed(self, uri: str) -> RemoteResource:
+    def copy_as(self, uri: str) -> RemoteResource:
         return RemoteResource(self.backend, uri, self.raw, self.template)
 
     def describe(self, dialect: Dialect) -> Json:
-        return {**_known(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}
+        return {**_filter_members(self.raw, dialect), "uriTemplate" if self.template is not None else "uri": self.uri}
 
 
 def _says_not_found(error: RelayedError, uri: str | None) -> bool:
@@ -401,7 +401,7 @@ async def complete(backend: Relays, call: Call, params: Json) -> Json:
     return shape_result(result, dialect_of(call))
 
 
-def _known(raw: Json, dialect: Dialect) -> Json:
+def _filter_members(raw: Json, dialect: Dialect) -> Json:
     """A listing without the members that a version does not know."""
     return {name: value for name, value in raw.items() if NEEDS.get(name) is None or NEEDS[name] in dialect.has}
 
@@ -425,7 +425,7 @@ class RemoteSkill(RemoteResource):
         """The skill as its list shows it."""
         return prefix_skill(self.raw, self.backend.prefix)
 
-    def renamed(self, uri: str) -> RemoteSkill:
+    def copy_as(self, uri: str) -> RemoteSkill:
         return RemoteSkill(self.backend, uri, self.raw)
 
 

@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from defserve.base.hidden_characters import is_plain
-from defserve.client.mgp.server_claims import SaidMgp, said_mgp
+from defserve.client.mgp.server_claims import SaidMgp, parse_mgp_claims
 from defserve.client.replies import Json
 from defserve.errors import UsageError
 from defserve.protocols.mcp.transforms import Prefix
@@ -169,7 +169,7 @@ class MountedServer:
     def learn_claims(self, terms: SessionTerms) -> None:
         """Keep what it tells models, and what it says of all its tools. `on_claims` is called at once."""
         is_asked = self.options.mgp and (terms.stateless or self.offers_mgp_in_sessions)
-        self.set_claims(terms.instructions, said_mgp(terms, self.options.mgp) if is_asked else None)
+        self.set_claims(terms.instructions, parse_mgp_claims(terms, self.options.mgp) if is_asked else None)
 
     def set_claims(self, instructions: str | None, said: SaidMgp | None) -> None:
         self.instructions, self.said = instructions, said
@@ -288,10 +288,10 @@ STRATEGIES: Final[tuple[RestartStrategy, ...]] = get_args(RestartStrategy)
 JITTER: Final = 0.2
 """A wait is at most this share shorter than the back-off says, so that servers do not all start at the same moment."""
 
-MOST_RESTARTS: Final = 1000
+MAX_RESTARTS: Final = 1000
 """The largest limit: the times of so many restarts are kept."""
 
-MOST_KEYS: Final = 1000
+MAX_KEYS: Final = 1000
 
 
 class Exit(StrEnum):
@@ -322,9 +322,9 @@ class RestartPolicy:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise UsageError(f"a restart policy cannot be {self.strategy!r}", fix=f"use one of {', '.join(STRATEGIES)}")
-        if self.max_restarts is not None and not 0 <= self.max_restarts <= MOST_RESTARTS:
+        if self.max_restarts is not None and not 0 <= self.max_restarts <= MAX_RESTARTS:
             raise UsageError(
-                f"max_restarts cannot be {self.max_restarts}", fix=f"give a number from 0 to {MOST_RESTARTS}"
+                f"max_restarts cannot be {self.max_restarts}", fix=f"give a number from 0 to {MAX_RESTARTS}"
             )
         if self.window <= 0 or not 0 <= self.base <= self.cap:
             raise UsageError(
@@ -365,7 +365,7 @@ class Restarts:
         self.policy = policy
         self._clock = clock
         self._chance = chance
-        self._times: deque[float] = deque(maxlen=MOST_RESTARTS)
+        self._times: deque[float] = deque(maxlen=MAX_RESTARTS)
 
     @property
     def recent(self) -> int:
@@ -407,12 +407,12 @@ class RestartsByKey:
         self._policy, self._clock = policy, clock
         self._known: dict[Hashable, tuple[Restarts, float | RestartRefusal]] = {}
 
-    def failed(self, key: Hashable) -> None:
+    def record_failure(self, key: Hashable) -> None:
         """The process of this key has failed."""
         restarts = self._known.pop(key)[0] if key in self._known else Restarts(self._policy(), self._clock)
         restarts.policy = self._policy()
         verdict = restarts.after(Exit.FAILED)
-        while len(self._known) >= MOST_KEYS:
+        while len(self._known) >= MAX_KEYS:
             del self._known[next(iter(self._known))]
         self._known[key] = restarts, verdict if isinstance(verdict, RestartRefusal) else self._clock() + verdict
 
@@ -427,6 +427,6 @@ class RestartsByKey:
             return 0.0
         return verdict
 
-    def forget(self, which: Callable[[Hashable], bool] = lambda key: True) -> None:
+    def drop_failures(self, which: Callable[[Hashable], bool] = lambda key: True) -> None:
         """Forget failures: all of them, because an operator asked for a start, or those of who has left."""
         self._known = {key: known for key, known in self._known.items() if not which(key)}

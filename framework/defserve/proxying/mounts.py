@@ -40,7 +40,7 @@ LIST_WAIT_SECONDS: Final = 2.0
 LATE_SECONDS: Final = 10.0
 """How long a call waits for a backend that is opened for the first time."""
 STOP_SECONDS: Final = 5.0
-LONGEST_INSTRUCTIONS: Final = 4_000
+MAX_INSTRUCTIONS_LENGTH: Final = 4_000
 STATES_KEY: Final = "dev.defserve/servers"
 
 
@@ -64,7 +64,7 @@ class Mounts(Extension):
         self._parking = Parking()
         self.tasks: TasksElsewhere | None = None
         """Who keeps the tasks of backends. Set before serving begins."""
-        front.mcp.resources.unlisted = self._unlisted
+        front.mcp.resources.unlisted = self._find_unlisted_resource
         front.mcp.lifecycle.more_instructions = self._instructions
         front.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
         self.skills = front.mcp.need_skills().elsewhere = RemoteSkills(self, front.mcp.need_skills().registry)
@@ -123,7 +123,7 @@ class Mounts(Extension):
 
     def session_closed(self, session: Session) -> None:
         for backend in self.backends.values():
-            backend.left(session)
+            backend.on_session_closed(session)
 
     def credential_ended(self, session: Session, credential: str) -> None:
         for backend in self.backends.values():
@@ -180,7 +180,7 @@ class Mounts(Extension):
         owners = owners or [one for one in backends if not one.prefix.text]
         return owners[0] if len(owners) == 1 else None
 
-    def _unlisted(self, uri: str) -> RemoteResource | None:
+    def _find_unlisted_resource(self, uri: str) -> RemoteResource | None:
         """A resource that a backend may have, though it lists none with this URI: results and skills name such."""
         skill = self.skills.holder(uri)
         owner = self.owner(uri, lambda one: "resources" in one.capabilities) if skill is None else skill.backend
@@ -199,7 +199,7 @@ class Mounts(Extension):
     def _instructions(self, call: Call) -> Iterator[str]:
         """What backends say about their use, each under its name. Their lines are marked: a heading is ours."""
         for backend in self.backends.values():
-            text = quote_lines(backend.instructions or "", LONGEST_INSTRUCTIONS, LONGEST_INSTRUCTIONS)
+            text = quote_lines(backend.instructions or "", MAX_INSTRUCTIONS_LENGTH, MAX_INSTRUCTIONS_LENGTH)
             if text and not backend.hides_instructions and backend.state == "connected" and backend.serves(call):
                 yield f"## {backend.id}\n\n{QUOTE_MARK}{text}"
 
@@ -236,7 +236,7 @@ class Mounts(Extension):
 
     async def _keep_task(self, call: Call, created: Params, where: Params) -> Params:
         assert self.tasks is not None
-        return await self.tasks.keep(call, created, where)
+        return await self.tasks.store_task(call, created, where)
 
     def _owners(self, call: Call, uris: Collection[str]) -> dict[Backend, list[str]]:
         """The backends of these resources, each with its own."""
@@ -327,7 +327,7 @@ class RemoteSkills:
         backend = self._owner(call, uri)
         if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
             return None
-        if not _offered(backend).get("directoryRead"):
+        if not _get_skills_capability(backend).get("directoryRead"):
             return None
         params = {"uri": inner} if cursor is None else {"uri": inner, "cursor": cursor}
         found = await _ask(backend, call, backend.relay(call, "resources/directory/read", params))
@@ -361,7 +361,7 @@ async def _ask(backend: Backend, call: Call, work: Coroutine[Any, Any, Json]) ->
     return {**dialect_cache_hints(dialect), **shape_result(found, dialect)}
 
 
-def _offered(backend: Backend) -> Json:
+def _get_skills_capability(backend: Backend) -> Json:
     return object_of(object_of(backend.capabilities.get("extensions")).get(EXTENSION))
 
 

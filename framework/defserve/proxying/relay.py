@@ -16,13 +16,13 @@ from math import inf
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.client.answers import MOST_ROUNDS
+from defserve.client.answers import MAX_INPUT_ROUNDS
 from defserve.client.replies import Json, UnreadableReply, number_of, object_of
-from defserve.client.tasks import LONGEST_POLL, OVER, POLL_SECONDS, SHORTEST_POLL, needs_tasks
+from defserve.client.tasks import MAX_POLL_SECONDS, MIN_POLL_SECONDS, OVER, POLL_SECONDS, needs_tasks
 from defserve.core.call import Call
 from defserve.core.messages import Encoded
 from defserve.errors import PeerError, ProtocolError
-from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE, ParkedWork, Parking, ask_parked, parked_work
+from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE, ParkedWork, Parking, ask_parked, find_parked_work
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
 from defserve.protocols.mcp.errors import ERROR_KEY, no_back_channel
 from defserve.protocols.mcp.lifecycle import dialect_of
@@ -30,7 +30,7 @@ from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progres
 from defserve.protocols.mcp.tasks.records import EXTENSION
 from defserve.protocols.mgp.terms import CONFIRMED_KEY, PersonalYes
 from defserve.proxying import boundary
-from defserve.proxying.boundary import ROUNDS, passed_meta, with_asker
+from defserve.proxying.boundary import ROUNDS, filter_front_meta, with_asker
 from defserve.proxying.channel import NO_YES, QUESTIONS, Channel, is_confirmation
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class RelayedCall:
         channel, call = self.channel, self.call
         conversation, stateless = channel.conversation, channel.terms.stateless
         if channel.may_ask and not stateless and self._work is None and not can_wait(call):
-            return await self._context.parking.run(call.root, lambda work: self._parked(work, method, params))
+            return await self._context.parking.run(call.root, lambda work: self._run_parked(work, method, params))
         channel.begin(self)
         try:
             level = log_threshold(call)
@@ -114,7 +114,7 @@ class RelayedCall:
             if stateless:
                 if result.get("resultType", COMPLETE) != COMPLETE:
                     if isinstance(request, Encoded):
-                        request = channel.dressed(params, NOTHING, self._offers(method), level)
+                        request = channel.with_meta(params, NOTHING, self._offers(method), level)
                     result = await self._in_rounds(method, request, result)
             elif "task" in params:
                 result = await self._old_outcome(object_of(result.get("task")))
@@ -137,23 +137,23 @@ class RelayedCall:
     def _request(self, method: str, params: Json, level: str | None) -> Json | Encoded:
         """The params as the backend gets them; encoded, if they hold nothing that only this call has."""
         channel, front, call = self.channel, self.front, self.call
-        passed = self._passed_meta()
+        passed = self._build_backend_meta()
         self.token = passed.get("progressToken")
         offers = self._offers(method) if front.takes_tasks else front.offers
         rounds = self._rounds
         if channel.grants is not None and channel.terms.stateless:
             passed, offers = {**passed, **channel.grants.meta(call)}, channel.grants.offering(offers)
         if not passed and rounds is None and channel.conversation.posts:
-            return channel.encoded(params, offers, level)
-        complete = channel.dressed(params, passed, offers, level)
+            return channel.encode_params(params, offers, level)
+        complete = channel.with_meta(params, passed, offers, level)
         if rounds is None or not channel.terms.stateless:
             return complete
         return {**complete, **self._brought(rounds)}
 
-    def _passed_meta(self) -> Json:
+    def _build_backend_meta(self) -> Json:
         """What the backend gets of the front's `_meta`; and that a person has confirmed the call, if that is so."""
         call = self.call
-        passed = passed_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
+        passed = filter_front_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
         return {**passed, CONFIRMED_KEY: True} if call.peek(PersonalYes) is not None else passed
 
     def _offers(self, method: str) -> Json:
@@ -171,8 +171,8 @@ class RelayedCall:
     async def _as_task(self, method: str, params: Json) -> Json:
         """A call that can only be a task: we take the task, and give its result as that of the call."""
         channel, offers = self.channel, with_tasks(self.front.offers)
-        passed = self._passed_meta()
-        request = channel.dressed(params, passed, offers, log_threshold(self.call))
+        passed = self._build_backend_meta()
+        request = channel.with_meta(params, passed, offers, log_threshold(self.call))
         result = self._result(await channel.forward(method, request, self))
         if result.get("resultType", COMPLETE) != COMPLETE:
             result = await self._in_rounds(method, request, result, is_wanted=True)
@@ -182,7 +182,7 @@ class RelayedCall:
         """The result of a task, as that of a call. If nobody waits any more, the task is cancelled."""
 
         async def ask(method: str, params: Json) -> Json:
-            complete = self.channel.dressed(params, {}, with_tasks(self.front.offers), None)
+            complete = self.channel.with_meta(params, {}, with_tasks(self.front.offers), None)
             return self._result(await self.channel.forward(method, complete, self))
 
         try:
@@ -191,7 +191,7 @@ class RelayedCall:
             self.abandon(created)
             raise
         if found.get("status") == "failed":
-            raise boundary.relayed(self.server.id, object_of(found.get("error")), self._secrets)
+            raise boundary.make_relayed_error(self.server.id, object_of(found.get("error")), self._secrets)
         if found.get("status") == "cancelled":
             raise boundary.Misbehaved(f"server {self.server.id!r} cancelled the call")
         return object_of(found.get("result"))
@@ -206,7 +206,7 @@ class RelayedCall:
             raise
 
     async def _answers(self, asked: Json) -> Json:
-        return await self._ask_front(self._checked(object_of(self._secrets.clean(asked))))
+        return await self._ask_front(self._check_questions(object_of(self._secrets.clean(asked))))
 
     async def _ask_front(self, requests: dict[str, Json]) -> Json:
         """The front's answers to questions that were checked and name who asks."""
@@ -218,13 +218,15 @@ class RelayedCall:
         """The result after further rounds, if the first one asks. `is_wanted`: we asked for a task ourselves."""
         waits, rounds = can_wait(self.call), 1
         while (kind := result.get("resultType", COMPLETE)) == "input_required":
-            requests = self._checked(object_of(self._secrets.clean(result.get("inputRequests"))))
+            requests = self._check_questions(object_of(self._secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
-                kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold()}
+                kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold_channel()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
-            if rounds == MOST_ROUNDS:
-                raise boundary.Misbehaved(f"server {self.server.id!r} still asks for input after {MOST_ROUNDS} rounds")
+            if rounds == MAX_INPUT_ROUNDS:
+                raise boundary.Misbehaved(
+                    f"server {self.server.id!r} still asks for input after {MAX_INPUT_ROUNDS} rounds"
+                )
             rounds += 1
             complete = {**request, "inputResponses": await self._ask_front(requests), **state}
             result = self._result(await self.channel.forward(method, complete, self))
@@ -245,7 +247,7 @@ class RelayedCall:
             return
         seconds, ttl = self.call.session.composition.limits.task_ttl, created.get("ttlMs")
         seconds = min(seconds, ttl / 1000) if type(ttl) is int else seconds
-        self.task_handle = self._context.tasks.hold(self.channel, self, seconds)
+        self.task_handle = self._context.tasks.hold_channel(self.channel, self, seconds)
         self._is_held = self.task_handle is not None
         if not self._is_held:
             self.abandon(created)
@@ -256,11 +258,11 @@ class RelayedCall:
         offers = with_tasks(self.front.offers) if self.channel.stateless else {}
         self.channel.send_only("tasks/cancel", {"taskId": created.get("taskId")}, offers)
 
-    def _hold(self) -> str | None:
+    def _hold_channel(self) -> str | None:
         """Keep a conversation that would end with this request. The answers need it."""
         if self.front.key is not None or self.channel.front is None:
             return None
-        handle = self._context.held.hold(self.channel, self)
+        handle = self._context.held.hold_channel(self.channel, self)
         self._is_held = handle is not None
         return handle
 
@@ -273,7 +275,7 @@ class RelayedCall:
         given = {key: rounds.answers.pop(key)[1] for key in kept[ASKED] if key in rounds.answers}
         return {"inputResponses": given, **kept[STATE]}
 
-    def _checked(self, requests: Json) -> dict[str, Json]:
+    def _check_questions(self, requests: Json) -> dict[str, Json]:
         """The questions, if this front has offered to answer all of them."""
         found: dict[str, Json] = {}
         for key, asked in requests.items():
@@ -306,7 +308,7 @@ class RelayedCall:
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
 
-    async def _parked(self, work: ParkedWork, method: str, params: Json) -> Json:
+    async def _run_parked(self, work: ParkedWork, method: str, params: Json) -> Json:
         """The call as work that outlives its request. It is never sent a second time."""
         self._work, work.attached, work.note = work, self._attach, self._note
         return await self.run(method, params)
@@ -340,13 +342,13 @@ class RelayedCall:
         if method == "notifications/message":
             pass_on_log(call, self._secrets.hidden_in(params))
         elif method == "notifications/progress" and (token := progress_token(call)) is not None:
-            self._progressed(params.get("progress"))
+            self._on_progress(params.get("progress"))
             told = {**self._secrets.clean(params), "progressToken": token}
             if "progress_message" not in dialect_of(call).has:
                 told.pop("message", None)
             call.notify(method, told, replaces=("progress", token))
 
-    def _progressed(self, value: Any) -> None:
+    def _on_progress(self, value: Any) -> None:
         """Progress that grows gives the call its time again."""
         progress, timer = number_of(value), self.call.timer
         if progress is not None and timer is not None and progress > self._progress:
@@ -362,7 +364,7 @@ class RelayedCall:
         """See `channel.BackendExchange`."""
         self.call.root.hang_up()
 
-    def lacked(self, capability: str) -> None:
+    def note_missing_capability(self, capability: str) -> None:
         """See `channel.BackendExchange`."""
         self._lacks = capability
 
@@ -376,9 +378,9 @@ class RelayedCall:
                 raise boundary.Misbehaved(f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}")
             if self.channel.grants is not None:
                 boundary.raise_spoken(self.server.id, reply.error, self.server.secrets)
-            raise boundary.relayed(self.server.id, reply.error, self.server.secrets)
+            raise boundary.make_relayed_error(self.server.id, reply.error, self.server.secrets)
         secrets = self.server.secrets
-        result = secrets.cleaned(reply) if secrets.sure else reply.result
+        result = secrets.clean_reply(reply) if secrets.sure else reply.result
         if not isinstance(result, dict):
             raise boundary.Misbehaved(f"server {self.server.id!r} gave a result that is not an object")
         return result  # pyright: ignore[reportUnknownVariableType]
@@ -386,13 +388,13 @@ class RelayedCall:
 
 def can_wait(call: Call) -> bool:
     """Whether a question can be answered while the call runs. Otherwise its request must end, and be repeated."""
-    if not dialect_of(call).stateless or parked_work(call) is not None:
+    if not dialect_of(call).stateless or find_parked_work(call) is not None:
         return True
     rounds = call.root.peek(RoundTrips)
     return rounds is not None and rounds.wait_for_answer is not None
 
 
-def held_handle(rounds: RoundTrips, id: str) -> Any:
+def get_held_handle(rounds: RoundTrips, id: str) -> Any:
     """The handle of the conversation with a backend that was kept for this request."""
     kept = object_of(rounds.relayed)
     return kept.get(HELD) if kept.get(SERVER) == id else None
@@ -400,7 +402,7 @@ def held_handle(rounds: RoundTrips, id: str) -> Any:
 
 async def ask_front(call: Call, method: str, params: Json) -> Any:
     """Have the client of a call that can wait answer a question of a backend."""
-    if (work := parked_work(call)) is not None:
+    if (work := find_parked_work(call)) is not None:
         return await ask_parked(call, work, method, params, ACCEPTABLE[method], None)
     if dialect_of(call).stateless:
         rounds = call.root.local(RoundTrips)
@@ -471,4 +473,4 @@ async def await_task(created: Json, ask: Ask, answer: Callable[[Json], Awaitable
 def _poll_pause(task: Json) -> float:
     wanted: Any = task.get("pollIntervalMs")
     seconds = wanted / 1000 if type(wanted) is int else POLL_SECONDS
-    return min(max(seconds, SHORTEST_POLL), LONGEST_POLL)
+    return min(max(seconds, MIN_POLL_SECONDS), MAX_POLL_SECONDS)

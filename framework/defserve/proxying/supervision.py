@@ -285,7 +285,7 @@ class BackendSupervision:
         if channel is self._conversations.main:
             self.fail(self._server.hidden(reason.message))
         else:
-            channel.lose(reason)
+            channel.mark_gone(reason)
 
     def _forget_restarts(self) -> None:
         """An operator asked for a start."""

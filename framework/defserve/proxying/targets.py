@@ -27,8 +27,8 @@ Per: TypeAlias = Literal["client", "shared", "call"]
 PERS: Final[tuple[Per, ...]] = get_args(Per)
 
 MASK: Final = "[redacted]"
-SHORTEST_SECRET = 4
-LONGEST_LINE = 2_000
+MIN_SECRET_LENGTH = 4
+MAX_TEXT_LENGTH = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Secrets:
 
     @classmethod
     def of(cls, sure: Iterable[str | None], others: Iterable[str] = ()) -> Secrets:
-        known = {value for value in sure if value is not None and len(value) >= SHORTEST_SECRET}
-        more = {value for value in others if len(value) >= 2 * SHORTEST_SECRET}
+        known = {value for value in sure if value is not None and len(value) >= MIN_SECRET_LENGTH}
+        more = {value for value in others if len(value) >= 2 * MIN_SECRET_LENGTH}
         # The longest first: a secret may contain another.
         return cls(*(tuple(sorted(found, key=len, reverse=True)) for found in (known | more, known)))
 
-    def cleaned(self, reply: Reply) -> Any:
+    def clean_reply(self, reply: Reply) -> Any:
         """The result of a reply, without the secrets that are sure."""
         if not self.sure:
             return reply.result
@@ -70,7 +70,7 @@ class Secrets:
     def hidden(self, text: str) -> str:
         for value in self.values:
             text = text.replace(value, MASK)
-        return redact_text(text, limit=LONGEST_LINE, multiline=True)
+        return redact_text(text, limit=MAX_TEXT_LENGTH, multiline=True)
 
     def hidden_in(self, value: Any) -> Any:
         """A JSON value without the secrets. Nothing else of it changes."""
@@ -110,7 +110,7 @@ class Remote(Address):
         if not is_address(url):
             raise UsageError(f"Remote({url!r}) is not an address", fix="write http://…, https://…, ws://… or wss://…")
         super().__init__(url, headers=headers, token=token, auth=auth)
-        self.per: Per | None = _checked_per(per)
+        self.per: Per | None = _check_per(per)
         self.version, self._resolve = version, resolve
 
     @property
@@ -172,7 +172,7 @@ class Command:
             raise UsageError("Command() names no program", fix='write Command("uvx", "some-server")')
         self.program, self.args = os.fspath(program), tuple(os.fspath(arg) for arg in args)
         self.env, self.cwd = dict(env or {}), cwd
-        self.per: Per | None = _checked_per(per)
+        self.per: Per | None = _check_per(per)
         self.version = version
 
     @property
@@ -230,7 +230,7 @@ def target_of(given: str | Target | Address) -> Target:
     return Command(*words)
 
 
-def _checked_per(per: Any) -> Per | None:
+def _check_per(per: Any) -> Per | None:
     if per is not None and per not in PERS:
         raise UsageError(f"per={per!r} is not possible", fix=f"use one of {', '.join(PERS)}")
     return per

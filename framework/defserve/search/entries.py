@@ -19,8 +19,8 @@ Risk: TypeAlias = Literal["safe", "moderate", "dangerous"]
 RISKS: tuple[Risk, ...] = ("safe", "moderate", "dangerous")
 
 # Of one tool: what is read of it, whatever its server says. Long descriptions drown what matters.
-MOST_PARAMETERS, MOST_LABELS, LONGEST_LABEL = 64, 32, 64
-LONGEST_DESCRIPTION, LONGEST_ABOUT = 2_000, 300
+MAX_PARAMETERS, MAX_LABELS, MAX_LABEL_LENGTH = 64, 32, 64
+MAX_DESCRIPTION_LENGTH, MAX_PARAMETER_TEXT_LENGTH = 2_000, 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,18 +68,18 @@ class EntryFilter:
 
 def labels(given: Sequence[str]) -> tuple[str, ...]:
     """Categories or keywords as they are kept: lower case, each once, cut to a bound."""
-    short = (text.strip().lower()[:LONGEST_LABEL] for text in given)
-    return tuple(dict.fromkeys(text for text in short if text))[:MOST_LABELS]
+    short = (text.strip().lower()[:MAX_LABEL_LENGTH] for text in given)
+    return tuple(dict.fromkeys(text for text in short if text))[:MAX_LABELS]
 
 
 def parameters_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
     """Of each of a tool's arguments, as far as it is read: its name, its description, the texts it may be."""
     found: list[str] = []
     properties = schema.get("properties")
-    for name, about in list(properties.items())[:MOST_PARAMETERS] if is_object(properties) else ():
+    for name, about in list(properties.items())[:MAX_PARAMETERS] if is_object(properties) else ():
         said = about.get("description") if is_object(about) else None
-        short = said[:LONGEST_ABOUT] if isinstance(said, str) else ""
-        found += [str(name)[:LONGEST_LABEL], short, " ".join(_values(about))[:LONGEST_ABOUT]]
+        short = said[:MAX_PARAMETER_TEXT_LENGTH] if isinstance(said, str) else ""
+        found += [str(name)[:MAX_LABEL_LENGTH], short, " ".join(_values(about))[:MAX_PARAMETER_TEXT_LENGTH]]
     return tuple(found)
 
 
@@ -88,11 +88,11 @@ def _values(about: Any) -> list[str]:
     if not is_object(about):
         return []
     values = about.get("enum")
-    given = values[:MOST_LABELS] if is_array(values) else []
-    return [value[:LONGEST_LABEL] for value in given if isinstance(value, str)] or _values(about.get("items"))
+    given = values[:MAX_LABELS] if is_array(values) else []
+    return [value[:MAX_LABEL_LENGTH] for value in given if isinstance(value, str)] or _values(about.get("items"))
 
 
-def derived_categories(server_id: str, tags: Any) -> tuple[str, ...]:
+def derive_categories(server_id: str, tags: Any) -> tuple[str, ...]:
     """What a tool belongs to: the tags that its author gave, then its server."""
     given = [tag for tag in tags if isinstance(tag, str)] if is_array(tags) else []
     return labels([*given, server_id])
@@ -101,10 +101,10 @@ def derived_categories(server_id: str, tags: Any) -> tuple[str, ...]:
 # -- Text to words that can be compared: split, lower case, without endings.
 
 
-LONGEST_TEXT = 4_000
+MAX_TEXT_LENGTH = 4_000
 """Characters. The rest of a text is not read."""
 
-LONGEST_WORD = 40
+MAX_WORD_LENGTH = 40
 
 # Scripts that put no spaces between words: Japanese, Chinese, and Korean, whose words have many endings.
 _WIDE = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -164,7 +164,7 @@ def stems(words: Iterable[str]) -> list[str]:
 
 def split_words(text: str) -> list[str]:
     """The words of a text in lower case. Scripts without spaces give pairs of characters."""
-    return [part for run in _RUNS.findall(text[:LONGEST_TEXT]) for part in _parts(run)]
+    return [part for run in _RUNS.findall(text[:MAX_TEXT_LENGTH]) for part in _parts(run)]
 
 
 def _parts(run: str) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _parts(run: str) -> Iterator[str]:
         yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
         return
     for part in _PARTS.findall(run) or (run,):
-        yield part[:LONGEST_WORD].lower()
+        yield part[:MAX_WORD_LENGTH].lower()
 
 
 @lru_cache(maxsize=8_192)
@@ -292,7 +292,7 @@ class LoadedTools:
         going = [name for name in dict.fromkeys(names) if name in self._tokens and not self._running[name]]
         return {name: self._tokens.pop(name) for name in going}
 
-    def keep(self, known: Callable[[str], bool]) -> None:
+    def retain_known(self, known: Callable[[str], bool]) -> None:
         """Forget the tools that are not known any more."""
         self._tokens = {name: tokens for name, tokens in self._tokens.items() if known(name)}
 

@@ -21,15 +21,15 @@ from defserve.search.vocabulary import SYNONYMS, meant
 Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
 STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
 
-LONGEST_QUERY = 2_000
+MAX_QUERY_LENGTH = 2_000
 """Characters. The rest of a query is not read."""
 
 NO_FILTER = EntryFilter()
 
-MOST_HITS = 200
+MAX_HITS = 200
 """Hits of one search, and more only if they are as good as the last."""
 
-MOST_WORDS = 64
+MAX_QUERY_WORDS = 64
 """Words of a query that are searched for."""
 
 VECTOR_SHARE = 2.2
@@ -125,15 +125,15 @@ class ToolIndex:
         prefer: Callable[[ToolEntry], int] = lambda entry: 0,
     ) -> Found:
         """The best hits. Among equals, those that `prefer` gives a lower number come first, then by name."""
-        query = query[:LONGEST_QUERY]
+        query = query[:MAX_QUERY_LENGTH]
         words = split_words(query)
-        used, units, covered = self._scored(query, strategy)
+        used, units, covered = self._score_tools(query, strategy)
         exact = self._exact(words)
         places = [at for at, unit in enumerate(units) if unit > 0 or at in exact or strategy == "category"]
         if wanted != NO_FILTER:
             places = [at for at in places if wanted.admits(self.entries[at])]
-        if len(places) > MOST_HITS:
-            least = sorted(units[at] for at in places)[-MOST_HITS]
+        if len(places) > MAX_HITS:
+            least = sorted(units[at] for at in places)[-MAX_HITS]
             places = [at for at in places if units[at] >= least or at in exact]
         scores = [max(units[at], 0.01) for at in places]
         hits = [
@@ -145,14 +145,14 @@ class ToolIndex:
         empty, weak = (best < floor and covered < share for floor, share in zip(FLOORS[used], COVERED, strict=True))
         return Found([] if empty and not exact else hits, used, weak and not exact)
 
-    def _scored(self, query: str, strategy: Strategy) -> tuple[Strategy, list[float], float]:
+    def _score_tools(self, query: str, strategy: Strategy) -> tuple[Strategy, list[float], float]:
         """The strategy that was used, the units of each tool, and how much of the query the best tool covers."""
         unit, said = self._keywords.rarest or 1.0, without_data(query)
         words = split_words(said)
         if strategy in ("keyword", "category"):
             plain = [(root, ()) for root in stems(words)]
             scores = self._keywords.scores(plain)
-            return strategy, [score / unit for score in scores], self._covered(words, scores)
+            return strategy, [score / unit for score in scores], self._compute_coverage(words, scores)
         meaning = self._by_meaning(said)
         if strategy == "semantic" and meaning is not None:
             return "semantic", [VECTOR_SHARE * cosine for cosine in meaning], 0.0
@@ -161,7 +161,7 @@ class ToolIndex:
             weight = getattr(WEIGHTS, name)
             units = [sum_ + weight * share for sum_, share in zip(units, column, strict=True)]
         units = [sum_ * left for sum_, left in zip(units, self.fitting(query), strict=True)]
-        covered = self._covered(words, [unit * share for share in signals["words"]])
+        covered = self._compute_coverage(words, [unit * share for share in signals["words"]])
         return "keyword" if meaning is None else "hybrid", units, covered
 
     def signals(self, query: str, meaning: list[float] | None) -> dict[str, list[float]]:
@@ -169,7 +169,7 @@ class ToolIndex:
         words = split_words(without_data(query))
         roots, spoken = stems(words), set(words)
         asked: list[tuple[str, Iterable[str]]] = [
-            (root, SYNONYMS.get(root) or self._keywords.near(root)) for root in roots[:MOST_WORDS]
+            (root, SYNONYMS.get(root) or self._keywords.near(root)) for root in roots[:MAX_QUERY_WORDS]
         ]
         # What a phrase stands for counts as a synonym does: it has no word of its own.
         asked += [("", (root,)) for root in meant(query) if root not in roots]
@@ -182,7 +182,7 @@ class ToolIndex:
             found["meaning"] = meaning
         if named := {id: share for id, (name, share) in self._servers.items() if name <= spoken}:
             found["server"] = [named.get(entry.server_id, 0.0) for entry in self.entries]
-        if looked := looked_for(query):
+        if looked := rate_lookup_intent(query):
             unknown = self._unknown(roots)
             found["lists"] = [float(each > 0) for each in self._finds]
             found["web"] = [unknown * share for share in self._web]
@@ -207,7 +207,7 @@ class ToolIndex:
         best = max(shares, default=0.0) or 1.0
         return [share / best if share > SEARCHES_WEB else 0.0 for share in shares]
 
-    def _covered(self, words: list[str], scores: list[float]) -> float:
+    def _compute_coverage(self, words: list[str], scores: list[float]) -> float:
         most = sum(map(self._keywords.most, stems(words)))
         return max(scores, default=0.0) / most if most else 0.0
 
@@ -397,7 +397,7 @@ def deeds_of(entry: ToolEntry) -> int:
     return next((kinds for word in words if (kinds := _VERB_KINDS.get(stem(word), 0))), 0)
 
 
-def looked_for(query: str) -> int:
+def rate_lookup_intent(query: str) -> int:
     """1 if a query wants to find out something, 2 if that may be anywhere; 0 if it wants something done."""
     return 0 if not _LOOKING.match(query) else 2 if _ANYWHERE.search(query) else 1
 

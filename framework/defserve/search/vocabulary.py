@@ -238,7 +238,7 @@ old previous earlier former last
 """
 
 
-def _grouped() -> dict[str, frozenset[str]]:
+def _build_synonyms() -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for line in _GROUPS.strip().splitlines():
         group = {stem(word) for word in line.split()}
@@ -247,7 +247,7 @@ def _grouped() -> dict[str, frozenset[str]]:
     return {word: frozenset(group - {word}) for word, group in found.items()}
 
 
-SYNONYMS: Mapping[str, frozenset[str]] = MappingProxyType(_grouped())
+SYNONYMS: Mapping[str, frozenset[str]] = MappingProxyType(_build_synonyms())
 """Stem → the stems of words that may be meant."""
 
 
@@ -554,7 +554,7 @@ sms: text message
 """
 
 
-def _said() -> dict[str, tuple[str, ...]]:
+def _parse_phrases() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for line in _SAID.strip().splitlines():
         phrases, meant = line.split(": ")
@@ -570,4 +570,4 @@ def meant(query: str) -> list[str]:
     return list(dict.fromkeys(root for said, roots in _MEANT.items() if f" {said} " in text for root in roots))
 
 
-_MEANT = _said()
+_MEANT = _parse_phrases()

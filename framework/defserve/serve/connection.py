@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # To a peer for whom more waits, only answers and questions are sent.
-MOST_UNREAD = 4 * 1024 * 1024
+MAX_UNREAD_BYTES = 4 * 1024 * 1024
 
 
 class Transport(Protocol):
@@ -53,7 +53,7 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-def known_of(identity: PeerIdentity) -> dict[str, Any]:
+def get_session_arguments(identity: PeerIdentity) -> dict[str, Any]:
     """The arguments of `Session` that describe its peer."""
     return {
         "principal": identity.id,
@@ -92,7 +92,7 @@ class Connection:
             # Peers that share a pipe cannot be made to wait for one of them.
             self._only = self._session("")
             self._only.on_room = transport.resume
-        self._take = self._unwrap if self._only is None else self._only.receive
+        self._take = self._unwrap if self._only is None else self._only.feed_bytes
 
     def attach(self, engine: Engine) -> None:
         """A loop is running: take the frames that had to wait for it."""
@@ -101,9 +101,9 @@ class Connection:
             session.engine = engine
         waiting, self.waiting = self.waiting, []
         if waiting:
-            self.received(waiting)
+            self.feed_frames(waiting)
 
-    def received(self, frames: list[bytes | None]) -> None:
+    def feed_frames(self, frames: list[bytes | None]) -> None:
         """Take frames of the transport, in order. Replies that are ready at the end are sent in one write."""
         self._untaken = len(frames)
         for frame in frames:
@@ -132,7 +132,9 @@ class Connection:
     # -- peers -------------------------------------------------------------------------------------------
 
     def _session(self, peer: str) -> Session:
-        known: dict[str, Any] = {"principal": self.principal} if self.caller is None else known_of(self.caller(peer))
+        known: dict[str, Any] = (
+            {"principal": self.principal} if self.caller is None else get_session_arguments(self.caller(peer))
+        )
         session = Session(self.composition, self.engine, self._outlet(peer), peer=peer, **known)
         self.sessions[peer] = session
         return session
@@ -151,14 +153,14 @@ class Connection:
                 self._turn_away(carrier, parcel, error)
                 continue
             if parcel.data is not None:
-                session.receive(parcel.data, parcel.envelope)
-            elif (work := carrier.happened(session, parcel.event)) is not None:
+                session.feed_bytes(parcel.data, parcel.envelope)
+            elif (work := carrier.handle_event(session, parcel.event)) is not None:
                 self.engine.spawn(work)
             if session.closed:
-                self._forget(session)
+                self._drop_session(session)
         return True
 
-    def _forget(self, session: Session) -> None:
+    def _drop_session(self, session: Session) -> None:
         """A peer that has left is kept only until its calls have cleaned up."""
         self._ending = [each for each in self._ending if each.in_flight]
         del self.sessions[session.peer]
@@ -181,9 +183,9 @@ class Connection:
 
         def send(outgoing: OutgoingMessage) -> None:
             if outgoing.bulk:
-                bulk.put(outgoing, write)
+                bulk.add_message(outgoing, write)
             elif outgoing.data:
-                if not outgoing.answers and transport.queued > MOST_UNREAD and not outgoing.asks:
+                if not outgoing.answers and transport.queued > MAX_UNREAD_BYTES and not outgoing.asks:
                     # Nobody waits for it, and who sends such messages may never stop.
                     if outgoing.taken is not None:
                         outgoing.taken()
@@ -235,7 +237,7 @@ class BulkQueue:
         self.waiting: deque[tuple[OutgoingMessage, Write]] = deque()
         self._inside, self._advancing = 0, False
 
-    def put(self, outgoing: OutgoingMessage, write: Write) -> None:
+    def add_message(self, outgoing: OutgoingMessage, write: Write) -> None:
         """Keep a message until `advance` finds room and calls `write`."""
         self.waiting.append((outgoing, write))
 
@@ -271,7 +273,7 @@ class BulkQueue:
     def _enter(self, outgoing: OutgoingMessage, write: Write) -> None:
         size = len(outgoing.data)
 
-        def taken() -> None:
+        def on_sent_or_dropped() -> None:
             self._inside -= size
             if outgoing.taken is not None:
                 outgoing.taken()
@@ -282,7 +284,7 @@ class BulkQueue:
                 outgoing.taken()
             return
         self._inside += size
-        write(outgoing, taken)
+        write(outgoing, on_sent_or_dropped)
 
 
 # -- What ends a process that serves: signals, and a clock for code that does not listen to them.
@@ -336,7 +338,7 @@ class Stopper:
         with suppress(ValueError):  # not the main thread
             signal.set_wakeup_fd(-1)
 
-    def give(self, seconds: float) -> None:
+    def set_deadline(self, seconds: float) -> None:
         """Give the remaining work so many seconds."""
         self.loop.call_later(seconds, self.cut_short, STUCK_LOOP_SECONDS)
         end_unless(lambda: self.finished, seconds + STUCK_LOOP_SECONDS, self.exit_code)

@@ -103,7 +103,7 @@ class AsyncioEngine:
             elif call.suspension is None:
                 call.session.settle(call, result)
             else:
-                self._suspended(call)
+                self._settle_suspension(call)
         call.task = None  # the task may go on to something else
 
     async def _settle_apart(self, call: Call, settle: Callable[[], None]) -> None:
@@ -125,11 +125,11 @@ class AsyncioEngine:
         if call.suspension is None:
             call.session.settle(call, result)
         else:
-            self._suspended(call)
+            self._settle_suspension(call)
 
     def _fail(self, call: Call, error: BaseException) -> None:
         if call.suspension is not None:
-            self._suspended(call)
+            self._settle_suspension(call)
             return
         task = cast("asyncio.Task[Any] | None", call.task)
         # If nobody cancelled the task, the function itself raised CancelledError.
@@ -137,7 +137,7 @@ class AsyncioEngine:
             error = Draining("the server is shutting down")
         call.session.fail(call, error)
 
-    def _suspended(self, call: Call) -> None:
+    def _settle_suspension(self, call: Call) -> None:
         assert call.suspension is not None
         try:
             call.session.settle(call, call.suspension())
@@ -146,10 +146,10 @@ class AsyncioEngine:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> Task:
         task = self.loop.create_task(work)
-        self.keep(task)
+        self.keep_task(task)
         return task
 
-    def keep(self, task: asyncio.Task[Any]) -> None:
+    def keep_task(self, task: asyncio.Task[Any]) -> None:
         """Hold a task that nobody else holds until it is done."""
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -245,7 +245,7 @@ class AsyncioEngine:
         def begin() -> None:
             task = self.loop.create_task(work, context=context)
             tasks.append(task)
-            self.keep(task)
+            self.keep_task(task)
             # Not inside the task: a task that is cancelled before it begins runs none of its code.
             task.add_done_callback(finish)
             call.adopt(task)
@@ -271,7 +271,7 @@ class TimingEngine(Protocol):
     loop: asyncio.AbstractEventLoop
     timers: Timers
 
-    def keep(self, task: asyncio.Task[Any], /) -> None: ...
+    def keep_task(self, task: asyncio.Task[Any], /) -> None: ...
 
 
 class CallDeadline:
@@ -334,7 +334,7 @@ class CallDeadline:
         # The function has swallowed its cancellation. The caller is answered anyway.
         task = self._call.task
         if task is not None:
-            self._engine.keep(cast("asyncio.Task[Any]", task))
+            self._engine.keep_task(cast("asyncio.Task[Any]", task))
         self._call.fail(self.error)
 
 
@@ -440,7 +440,7 @@ class FirstSteps:
             return None if task.done() else task
         spare = self._spare
         # Work is mostly begun in an empty context. The spare task need not be asked about that.
-        if spare is None or not spare.is_free or ((context or spare.before) and not spare.fits(context)):
+        if spare is None or not spare.is_free or ((context or spare.before) and not spare.can_start_in(context)):
             context = Context() if context is None else context
             return self.loop.create_task(self._apart(work, context.copy()), context=context)
         self._spare = None  # the work may start other work
@@ -502,7 +502,7 @@ class SpareTask(asyncio.Future[None]):
         self.task = loop.create_task(self._stand_by(), context=self._context)
         self._name = self.task.get_name()
 
-    def fits(self, context: Context | None) -> bool:
+    def can_start_in(self, context: Context | None) -> bool:
         """Whether work that must begin in this context can begin here."""
         return context is not None and _are_same(context, self.before)
 

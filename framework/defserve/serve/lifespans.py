@@ -47,7 +47,7 @@ class LoopLifetime:
 
 
 @asynccontextmanager
-async def entered_lifespans(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
+async def enter_lifespans(composition: Composition) -> AsyncGenerator[AsyncioEngine]:
     """Enter every extension's lifespan, once on this loop, however often it is served there. Yields the engine."""
     loop = asyncio.get_running_loop()
     lifetime = composition.lives.get(loop)
@@ -118,11 +118,11 @@ async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
         service.end(stop)
         connection.close()
 
-    async with entered_lifespans(composition) as engine:
+    async with enter_lifespans(composition) as engine:
         connection = Connection(composition, transport)
         connection.attach(engine)
         service.begin(stop)
-        transport.start(loop, connection.received, connection.close)
+        transport.start(loop, connection.feed_frames, connection.close)
         service.ready()
         try:
             yield transport.peer
@@ -164,7 +164,7 @@ class MemoryTransport:
         """Nothing is held back."""
 
     def pause(self) -> None:
-        self.peer.hold()
+        self.peer.hold_senders()
 
     def resume(self) -> None:
         self.peer.let_go()
@@ -174,7 +174,7 @@ class MemoryTransport:
             self.closed = True
             self.peer.deliver(None)
 
-    def take(self, message: bytes) -> None:
+    def feed_message(self, message: bytes) -> None:
         """The peer sent a message."""
         if self._received is not None and not self.closed:
             self._received([message if len(message) <= self.limit else None])
@@ -206,7 +206,7 @@ class MemoryPeer:
         elif taken is not None:
             taken()
 
-    def hold(self) -> None:
+    def hold_senders(self) -> None:
         """Let senders wait."""
         if self._free is not None:
             self._free.clear()
@@ -219,7 +219,7 @@ class MemoryPeer:
         """Send a message, when the server reads."""
         if self._free is not None and not self._free.is_set():
             await self._free.wait()
-        self._server.take(message)
+        self._server.feed_message(message)
 
     async def receive(self) -> bytes | None:
         """The next message, or None when the server has gone."""

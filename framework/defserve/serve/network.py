@@ -18,17 +18,17 @@ from defserve.limits import Limits
 from defserve.serve.address import SECURE, Address
 from defserve.serve.connection import INTERRUPTED
 from defserve.serve.fastpath.deadlines import HEAD_BYTES
-from defserve.serve.fastpath.install import Fit, install
+from defserve.serve.fastpath.install import CompatReport, install
 from defserve.serve.sockets import (
     BACKLOG,
     ForwardedAddresses,
     Normal,
     PeerUser,
-    bound,
+    bind_sockets,
     check_peer_user,
     most_connections,
 )
-from defserve.serve.threads import lowered_switch_interval
+from defserve.serve.threads import lower_switch_interval
 
 if TYPE_CHECKING:
     import uvicorn
@@ -73,9 +73,9 @@ def listen(
     """Serve until a signal or a client ends it. Returns the exit code. `inherited` sockets are bound already."""
     listener = make_listener(app, address, options, limits, sessions.ask)
     sessions.over = listener.leave
-    with bound(address) if inherited is None else nullcontext(inherited) as sockets:
+    with bind_sockets(address) if inherited is None else nullcontext(inherited) as sockets:
         try:
-            with lowered_switch_interval(limits.threads):
+            with lower_switch_interval(limits.threads):
                 listener.run(sockets)
         except SystemExit:  # a lifespan failed; uvicorn has logged why
             return FAILED
@@ -100,7 +100,7 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
     _load(config, options)
     if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
         raise _missing(f"serving on {address} needs websockets, which is not installed")
-    _tell(fit := install(config, limits), options)
+    _log_incompatibilities(fit := install(config, limits), options)
     if options.peer_user:
         check_peer_user()
         http: Any = config.http_protocol_class
@@ -144,14 +144,14 @@ def _listener_class(
 
         @contextmanager
         def capture_signals(self) -> Generator[None, None, None]:
-            previous = {number: signal.signal(number, self._asked) for number in (signal.SIGINT, signal.SIGTERM)}
+            previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
             try:
                 yield
             finally:
                 for number, action in previous.items():
                     signal.signal(number, action)
 
-        def _asked(self, number: int, frame: Any) -> None:
+        def _on_signal(self, number: int, frame: Any) -> None:
             self.code = INTERRUPTED if number == signal.SIGINT else 0
             self.signals += 1
             if self.signals == 1 and self._loop is not None:
@@ -182,7 +182,7 @@ def _listener_class(
     return Listener
 
 
-def _tell(fit: Fit, options: NetworkOptions) -> None:
+def _log_incompatibilities(fit: CompatReport, options: NetworkOptions) -> None:
     """Log what does not fit this uvicorn. Someone who chose h11 knows that it has no fast path."""
     if fit.fast_path and options.parser != "h11":
         log.warning("serving without the fast path: %s", fit.fast_path)

@@ -27,9 +27,9 @@ from defserve.core.peer import PeerIdentity
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.serve.address import Challenged, HttpRefusal, Unreachable
 from defserve.serve.connection import Connection, Stopper
-from defserve.serve.lifespans import close_connection, drain_connection, entered_lifespans
+from defserve.serve.lifespans import close_connection, drain_connection, enter_lifespans
 from defserve.serve.sockets import drain_moving
-from defserve.serve.threads import lowered_switch_interval
+from defserve.serve.threads import lower_switch_interval
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 FAILED = 1
 ADMISSION_SECONDS = 10.0
-LONGEST_SECONDS = 3600.0
+MAX_BACKOFF_SECONDS = 3600.0
 
 # Two that fight for a place stay out for so long at most, one after the other.
-FIGHT_SECONDS = 2 * LONGEST_SECONDS
+FIGHT_SECONDS = 2 * MAX_BACKOFF_SECONDS
 
 log = logging.getLogger("defserve")
 
@@ -49,8 +49,8 @@ log = logging.getLogger("defserve")
 class GuestCarrier(Carrier, Protocol):
     """A carrier that is told when it is connected, and knows whether the place has let us in."""
 
-    def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
-    def disconnected(self) -> None: ...
+    def on_connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
+    def on_disconnected(self) -> None: ...
     def caller(self, peer: str) -> PeerIdentity: ...
 
     @property
@@ -84,7 +84,7 @@ class Backoff:
         if last is not None and self._replaced - last > FIGHT_SECONDS:
             self._stays_out = self.longest
         self._next = self._stays_out
-        self._stays_out = min(self._stays_out * 2, LONGEST_SECONDS)
+        self._stays_out = min(self._stays_out * 2, MAX_BACKOFF_SECONDS)
 
     def next(self) -> float:
         """Seconds to wait. Random, so that many servers that lost the same place do not come back at once."""
@@ -144,17 +144,17 @@ class Outbound:
         ended = asyncio.Event()
         connection = Connection(self.composition, transport, carrier=self.guest, caller=self.guest.caller)
         connection.attach(engine)
-        self.guest.connected(engine, transport.send)
+        self.guest.on_connected(engine, transport.send)
         try:
-            transport.start(asyncio.get_running_loop(), connection.received, ended.set)
-            if await self._admitted(ended):
+            transport.start(asyncio.get_running_loop(), connection.feed_frames, ended.set)
+            if await self._wait_for_admission(ended):
                 await _first(ended, self.over)
             if self.over.is_set():
                 await drain_connection(connection, limits.farewell if self.seconds is None else self.seconds)
-                await transport.written(limits.farewell)
+                await transport.wait_until_written(limits.farewell)
         finally:
             await close_connection(connection, limits.farewell)
-            self.guest.disconnected()
+            self.guest.on_disconnected()
             await transport.aclose()
         self._judge(*transport.end)
 
@@ -170,7 +170,7 @@ class Outbound:
             over.cancel()
             opening.cancel()
 
-    async def _admitted(self, ended: asyncio.Event) -> bool:
+    async def _wait_for_admission(self, ended: asyncio.Event) -> bool:
         try:
             async with asyncio.timeout(ADMISSION_SECONDS):
                 await _first(self.guest.admitted, ended, self.over)
@@ -208,7 +208,7 @@ async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
     def stop(seconds: float) -> None:
         loop.call_soon_threadsafe(outbound.stop, seconds)
 
-    async with entered_lifespans(composition) as engine:
+    async with enter_lifespans(composition) as engine:
         composition.service.begin(stop)
         staying = loop.create_task(outbound.stay(engine))
         try:
@@ -237,7 +237,7 @@ def serve_outbound(place: Outbound) -> int:
         stop = Stopper(loop, composition)
         stop.listen()
         try:
-            with lowered_switch_interval(composition.limits.threads):
+            with lower_switch_interval(composition.limits.threads):
                 return loop.run_until_complete(_main(place, stop))
         except asyncio.CancelledError:
             return stop.exit_code  # a signal cut the lifespan short
@@ -251,7 +251,7 @@ async def _main(place: Outbound, stop: Stopper) -> int:
     composition, service = place.composition, place.composition.service
     service.begin(stop.drain)
     try:
-        async with entered_lifespans(composition) as engine:
+        async with enter_lifespans(composition) as engine:
             stop.serving = True
             service.ready()
             staying = asyncio.create_task(place.stay(engine))
@@ -265,7 +265,7 @@ async def _main(place: Outbound, stop: Stopper) -> int:
                 await asyncio.wait((staying,), timeout=composition.limits.farewell)
             service.end(stop.drain)
             stop.serving = False
-            stop.give(composition.limits.drain)
+            stop.set_deadline(composition.limits.drain)
     finally:
         service.end(stop.drain)
         stop.finish()
@@ -330,7 +330,7 @@ class WebSocketClient:
         received: Callable[[list[bytes | None]], None],
         ended: Callable[[], None],
     ) -> None:
-        self._tasks = [loop.create_task(self._read(received, ended)), loop.create_task(self._write())]
+        self._tasks = [loop.create_task(self._read_frames(received, ended)), loop.create_task(self._write())]
 
     def send(self, message: bytes, taken: Callable[[], None] | None = None) -> None:
         """Queue a message. An empty one is not sent."""
@@ -352,7 +352,7 @@ class WebSocketClient:
     def resume(self) -> None:
         self._reading.set()
 
-    async def written(self, seconds: float) -> None:
+    async def wait_until_written(self, seconds: float) -> None:
         """Wait until everything has been sent, for at most so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -372,7 +372,7 @@ class WebSocketClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _read(self, received: Callable[[list[bytes | None]], None], ended: Callable[[], None]) -> None:
+    async def _read_frames(self, received: Callable[[list[bytes | None]], None], ended: Callable[[], None]) -> None:
         closed = websockets_library().ConnectionClosed
         try:
             while True:

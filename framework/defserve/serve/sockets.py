@@ -55,7 +55,7 @@ def most_connections() -> int:
 
 
 @contextmanager
-def bound(address: Address) -> Generator[list[socket.socket]]:
+def bind_sockets(address: Address) -> Generator[list[socket.socket]]:
     """The sockets of an address, closed at the end. The file of a unix socket is removed.
 
     They listen already: clients that come early wait, and a second server is refused however long the first one takes
@@ -278,7 +278,7 @@ def user_of(one: Any) -> int | None:
 
 
 # Longer than any address, even with a zone.
-LONGEST = 64
+MAX_ADDRESS_LENGTH = 64
 
 # A host with IPv6 has at least a whole /64.
 _HOST_BITS = 64
@@ -286,7 +286,7 @@ _HOST_BITS = 64
 
 def network_of(address: str) -> str:
     """The address itself; of an IPv6 address its /64. What is no address stands for itself, cut short."""
-    return _network_of(address[:LONGEST])
+    return _network_of(address[:MAX_ADDRESS_LENGTH])
 
 
 @lru_cache(maxsize=1024)
@@ -311,7 +311,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 HeaderList: TypeAlias = Iterable[Header]
 
-WHOLE = "whole request of defserve"
+BUFFERED_REQUEST = "whole request of defserve"
 """The member of a scope that holds a `WholeRequest`. The reader must remove it, because it refers to the scope."""
 
 PEER_USER = "user of the peer"
@@ -324,7 +324,7 @@ class RequestHead(Protocol):
     note: Any
 
 
-class WholeRequest(Protocol):
+class BufferedRequest(Protocol):
     """A request whose server can hand over the body, and send the response, in one piece."""
 
     @property
@@ -388,11 +388,11 @@ class TransportSession(Protocol):
     def full(self) -> bool: ...
     @property
     def takes_batches(self) -> bool: ...
-    def receive(self, data: bytes | None, envelope: object | None = None) -> bool: ...
-    def take(
+    def feed_bytes(self, data: bytes | None, envelope: object | None = None) -> bool: ...
+    def feed_message(
         self, message: Message | list[Message], envelope: object | None = None, identity: Principal | None = None
     ) -> bool: ...
-    def begin(
+    def start_call(
         self, request: Request, envelope: object | None = None, offer: Any = ..., identity: Principal | None = None
     ) -> BegunCall: ...
     def takes_answer(self, reply: Reply, identity: Principal | None) -> bool: ...
@@ -401,7 +401,7 @@ class TransportSession(Protocol):
     def end_credential(self, credential: str) -> None: ...
     def record(self) -> dict[str, Any]: ...
     def restore(self, record: Mapping[str, Any]) -> None: ...
-    def answered(self, reply: Reply, identity: Principal | None) -> None: ...
+    def feed_reply(self, reply: Reply, identity: Principal | None) -> None: ...
     def close(self) -> None: ...
 
 

@@ -98,7 +98,7 @@ class StdioService:
             if frames:
                 # A signal must not cut a message in two.
                 self._defers_signals = True
-                self.connection.received(frames)
+                self.connection.feed_frames(frames)
                 self._defers_signals = bool(self.connection.waiting)
                 if self._early and not self._defers_signals:
                     raise _Stop(_code(self._early[0]))
@@ -121,7 +121,7 @@ class StdioService:
     def _run_loop(self) -> None:
         import asyncio
 
-        from defserve.serve.threads import lowered_switch_interval
+        from defserve.serve.threads import lower_switch_interval
 
         loop = asyncio.new_event_loop()
         try:
@@ -133,7 +133,7 @@ class StdioService:
             self._defers_signals = False
             for number in self._early:
                 stop.hear(number)
-            with lowered_switch_interval(self.composition.limits.threads):
+            with lower_switch_interval(self.composition.limits.threads):
                 loop.run_until_complete(self._main(loop, stop))
         except asyncio.CancelledError:
             pass  # a signal cut the lifespan short
@@ -144,19 +144,19 @@ class StdioService:
     async def _main(self, loop: asyncio.AbstractEventLoop, stop: Stopper) -> None:
         import asyncio
 
-        from defserve.serve.lifespans import close_connection, entered_lifespans, finish_queued
+        from defserve.serve.lifespans import close_connection, enter_lifespans, finish_queued
 
         limits = self.composition.limits
         stop.main = asyncio.current_task()
         minder = loop.create_task(self._end_if_abandoned(stop)) if self.composition.has_lifespan else None
         try:
-            async with entered_lifespans(self.composition) as engine:
+            async with enter_lifespans(self.composition) as engine:
                 if minder is not None:
                     minder.cancel()
                 stop.serving = True
                 self.composition.service.ready()
                 self.connection.attach(engine)
-                self.transport.start(loop, self.connection.received, partial(self._ended, stop))
+                self.transport.start(loop, self.connection.feed_frames, partial(self._on_input_ended, stop))
                 await stop.over.wait()
                 if not stop.interrupted:
                     if stop.seconds is None:
@@ -167,13 +167,13 @@ class StdioService:
                 await close_connection(self.connection, limits.farewell)
                 # The lifespans get as much time to clean up as the calls.
                 stop.serving = False
-                stop.give(limits.drain)
+                stop.set_deadline(limits.drain)
         finally:
             stop.finish()
             self.exit_code = stop.exit_code
             self.connection.close()
 
-    def _ended(self, stop: Stopper) -> None:
+    def _on_input_ended(self, stop: Stopper) -> None:
         """The input has ended, or nobody reads the output."""
         if stop.over.is_set() and self.transport.closed:
             self.connection.close()  # nobody is left to finish calls for
@@ -194,7 +194,7 @@ class StdioService:
         await drain_connection(self.connection, seconds)
         self.composition.service.end(self.stop)
         self.transport.flush()
-        await self.transport.written(self.composition.limits.farewell)
+        await self.transport.wait_until_written(self.composition.limits.farewell)
 
 
 class _Stop(BaseException):
@@ -267,7 +267,7 @@ def _exit_at_once(code: int) -> None:
 
 CHUNK = 64 * 1024
 HIGH_WATER = 4 * 1024 * 1024
-MOST_JOINED = HIGH_WATER // 16
+MAX_JOINED_BYTES = HIGH_WATER // 16
 Received: TypeAlias = Callable[[list[bytes | None]], None]
 
 
@@ -389,7 +389,7 @@ class StdioTransport:
     def flush(self) -> None:
         """Write the queue, as far as the pipe takes it. The rest follows when there is room."""
         while self._out and not self._writing and not self.closed:
-            if self.queued <= MOST_JOINED:
+            if self.queued <= MAX_JOINED_BYTES:
                 data = b"".join(self._out)
                 self._out.clear()
             else:
@@ -411,7 +411,7 @@ class StdioTransport:
                 self._out.appendleft(memoryview(data)[written:])
                 self._wait_for_room()
 
-    async def written(self, patience: float) -> None:
+    async def wait_until_written(self, patience: float) -> None:
         """Wait until the peer has taken everything, or has taken nothing for `patience` seconds."""
         import asyncio
 
@@ -533,7 +533,7 @@ class StdioTransport:
         """As much of a long queue as one write may take. Small messages are joined, large ones are not copied."""
         size, count = 0, 0
         for part in self._out:
-            if count and size + len(part) > MOST_JOINED:
+            if count and size + len(part) > MAX_JOINED_BYTES:
                 break
             size, count = size + len(part), count + 1
         if count == 1:

@@ -143,7 +143,7 @@ class CallThread:
         try:
             return self._jobs.get_nowait()
         except Empty:
-            with self._pool.parked():
+            with self._pool.park_thread():
                 return self._jobs.get()
 
     def _run(self, job: ThreadJob) -> None:
@@ -218,7 +218,7 @@ def _ignore(result: Any, error: BaseException | None) -> None:
 IDLE_SECONDS = 30.0
 ABANDONED_PER_THREAD = 8
 ROUND = 0.016
-SHORTEST = 0.0001
+MIN_SWITCH_SECONDS = 0.0001
 
 Finished: TypeAlias = Callable[[Any, BaseException | None], None]
 
@@ -295,7 +295,7 @@ class WorkerPool:
                 job.work = None
 
     @contextmanager
-    def parked(self) -> Generator[None]:
+    def park_thread(self) -> Generator[None]:
         """While a worker thread waits for a slow peer, another thread may take its place."""
         with self._lock:
             self._parked += 1
@@ -373,7 +373,7 @@ class WorkerPool:
         while self._is_called(call_lock):
             with self._lock:
                 self._calling = False
-                job = self._take(call_lock)
+                job = self._take_job(call_lock)
             while job is not None:
                 job = self._run(job, call_lock)
 
@@ -387,7 +387,7 @@ class WorkerPool:
                     return False
         return True
 
-    def _take(self, call_lock: threading.Lock) -> PoolJob | None:
+    def _take_job(self, call_lock: threading.Lock) -> PoolJob | None:
         """The next job. None: there is none for this thread, and it is idle now."""
         if not self._jobs or self._free < 0:
             self._idle.append(call_lock)
@@ -410,7 +410,7 @@ class WorkerPool:
                 self._abandoned -= 1
             job.running = False
             # Idle before anybody hears of the outcome: the next job needs no other thread.
-            following = self._take(call_lock)
+            following = self._take_job(call_lock)
         if outcome is not None:
             self.post(outcome)
         del work, outcome  # the traceback of an error refers to this frame, too
@@ -432,13 +432,13 @@ def _nothing() -> None:
 
 
 @contextmanager
-def lowered_switch_interval(threads: int) -> Generator[None]:
+def lower_switch_interval(threads: int) -> Generator[None]:
     """Switch threads so often that all worker threads get a turn within `ROUND` seconds. Only for our own process.
 
     With Python's own interval of 5 ms and 32 computing threads, answering a ping takes seconds.
     """
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, max(ROUND / threads, SHORTEST)))
+    sys.setswitchinterval(min(before, max(ROUND / threads, MIN_SWITCH_SECONDS)))
     try:
         yield
     finally:
@@ -469,30 +469,30 @@ class Arrival(asyncio.Future[T]):
             self._task = fn, context
 
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
-        self._tell_later()
+        self._wake_task_later()
         return super().remove_done_callback(fn)
 
     def cancel(self, msg: Any | None = None) -> bool:
-        self._tell_later()
+        self._wake_task_later()
         return super().cancel(msg)
 
     def set_result(self, result: T, /) -> None:
         super().set_result(result)
-        self._tell()
+        self._wake_task()
 
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
         super().set_exception(exception)
-        self._tell()
+        self._wake_task()
 
-    def _tell_later(self) -> None:
+    def _wake_task_later(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             super().add_done_callback(task[0], context=task[1])
 
-    def _tell(self) -> None:
+    def _wake_task(self) -> None:
         # Two tasks cannot take a step at a time.
         if self._task is None or asyncio.current_task(self.get_loop()) is not None:
-            self._tell_later()
+            self._wake_task_later()
             return
         (go_on, context), self._task = self._task, None
         context.run(go_on, self)
@@ -589,15 +589,15 @@ class EventWaking:
         if event is not None:
             self._loop.remove_reader(event)
             os.close(event)
-            if (action := self._take()) is not None:
+            if (action := self._take_action()) is not None:
                 self._loop.call_soon(action)
 
     def _woken(self, event: int) -> None:
         os.eventfd_read(event)
-        if (action := self._take()) is not None:
+        if (action := self._take_action()) is not None:
             Context().run(action)
 
-    def _take(self) -> Callable[[], None] | None:
+    def _take_action(self) -> Callable[[], None] | None:
         with self._lock:
             action, self._action = self._action, None
         return action

@@ -16,11 +16,11 @@ from defserve.core.service import Stop
 from defserve.core.session import Session, failure_body, failure_reply, too_large
 from defserve.limits import Limits
 from defserve.serve.address import Address
-from defserve.serve.connection import known_of
+from defserve.serve.connection import get_session_arguments
 from defserve.serve.engine import AsyncioEngine
-from defserve.serve.lifespans import entered_lifespans, finish_calls, wait_for_calls
+from defserve.serve.lifespans import enter_lifespans, finish_calls, wait_for_calls
 from defserve.serve.network import NetworkOptions, make_listener
-from defserve.serve.sockets import bound, network_of
+from defserve.serve.sockets import bind_sockets, network_of
 
 SPARE = 64
 
@@ -72,7 +72,7 @@ class WebSessions:
 
         service.begin(stop)
         try:
-            async with entered_lifespans(self.composition) as engine:
+            async with enter_lifespans(self.composition) as engine:
                 self._engine = engine
                 service.ready()
                 ready.set_result(None)
@@ -143,7 +143,7 @@ class WebSessions:
         # Limits hold for one machine. The id of a stranger is its kind and its address.
         is_stranger = counted and principal.kind == "anonymous"
         address = network_of(principal.id.partition(":")[2]) if is_stranger else None
-        known = known_of(principal)
+        known = get_session_arguments(principal)
         return Session(self.composition, self._engine, outlet, counted=counted, address=address, **known)
 
     def open_shaped(
@@ -151,7 +151,9 @@ class WebSessions:
     ) -> ShapedSession:
         """A session for a single request; `shape` encodes its reply."""
         assert self._engine is not None
-        session = ShapedSession(self.composition, self._engine, outlet, counted=False, **known_of(principal))
+        session = ShapedSession(
+            self.composition, self._engine, outlet, counted=False, **get_session_arguments(principal)
+        )
         session.shape = shape
         return session
 
@@ -227,7 +229,7 @@ async def loopback(
     def connection() -> Any:
         return config.http_protocol_class(config=config, server_state=state, app_state={})
 
-    with bound(address) as (socket,):
+    with bind_sockets(address) as (socket,):
         # uvicorn's own loop checks ten times a second whether it should end. That would delay the end of a block.
         accepting = await asyncio.get_running_loop().create_server(connection, sock=socket)
         try:

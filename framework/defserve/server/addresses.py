@@ -75,7 +75,7 @@ def _in_topic(server: Served, on: str, token: str | None, token_file: str | None
 
 
 @asynccontextmanager
-async def joined(server: Served, on: str, token: str | None) -> AsyncGenerator[Participant]:
+async def join_topic(server: Served, on: str, token: str | None) -> AsyncGenerator[Participant]:
     """Serve in a topic, on the running loop, for as long as the block runs."""
     from defserve.serve.outbound import outbound
     from defserve.server import topics

@@ -33,7 +33,7 @@ IN_PROCESS = "http://localhost"
 
 def server_of(kind: Callable[..., S], document: Any, name: str | None, search: Any, options: Mapping[str, Any]) -> S:
     """A server with a tool for each operation."""
-    api = Api(document, _read(options, "Server.from_openapi"))
+    api = Api(document, _parse_options(options, "Server.from_openapi"))
     if search == "auto":
         search = "always" if len(api.tools) > MANY else None
     about: dict[str, Any] = api.about
@@ -62,7 +62,7 @@ def _path_parameters(app: Any) -> list[str]:
 
 def add_document(server: ServesTools, document: Any, options: Mapping[str, Any]) -> None:
     """Add a tool for each operation to a server."""
-    add(server, Api(document, _read(options, "server.add_openapi")))
+    add(server, Api(document, _parse_options(options, "server.add_openapi")))
 
 
 def add(server: ServesTools, api: Api) -> None:
@@ -86,6 +86,6 @@ def _within(api: Api, inner: Lifespan | None) -> Lifespan:
     return lifespan
 
 
-def _read(options: Mapping[str, Any], subject: str) -> ImportOptions:
+def _parse_options(options: Mapping[str, Any], subject: str) -> ImportOptions:
     refuse_unknown(options, list(ImportFields.__annotations__), subject, caller())
     return ImportOptions(**options)

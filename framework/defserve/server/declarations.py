@@ -92,7 +92,7 @@ class Declarations:
         def declare(function: Any) -> None:
             completion = Completion.of(function, find_provider=self.find_provider, owner=self)
             for extension in self.extensions:
-                extension.declared(completion)
+                extension.on_item_declared(completion)
             self.mcp.completions.add(target, argument, completion)
 
         return decorate("server.completion", declare)
@@ -162,10 +162,10 @@ class Declarations:
 
     def include(self, *targets: Any) -> None:
         """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
-        from defserve.server.marks import marked
+        from defserve.server.marks import iter_marked_functions
 
         for target in targets:
-            found = list(marked(target))
+            found = list(iter_marked_functions(target))
             if not found:
                 raise UsageError(
                     f"nothing in {getattr(target, '__name__', target)!r} is marked",
@@ -186,9 +186,9 @@ class Declarations:
         if not isinstance(tool, Tool):
             tool = Tool.of(tool, read_options(ToolOptions, options, tool), find_provider=self.find_provider, owner=self)
         if tool.options.app is not None or tool.options.visible_to is not None:
-            from defserve.protocols.mcp.apps import linked
+            from defserve.protocols.mcp.apps import link_tool
 
-            tool = linked(tool, self.mcp.resources.concrete)
+            tool = link_tool(tool, self.mcp.resources.concrete)
         self._declare(tool)
         self.mcp.tools.registry.add(tool.name, tool, where=tool.where, replace=replace)
 
@@ -216,7 +216,7 @@ class Declarations:
         from defserve.protocols.mcp.apps import AppOptions, AppView
 
         about = read_options(AppOptions, options, function)
-        self.add_resource(AppView.declared(function, uri, about, find_provider=self.find_provider, owner=self))
+        self.add_resource(AppView.from_function(function, uri, about, find_provider=self.find_provider, owner=self))
 
     def remove_resource(self, uri: str) -> None:
         """Remove a resource, or a template by its text."""
@@ -224,7 +224,7 @@ class Declarations:
 
     def resource_updated(self, uri: str) -> None:
         """Tell every subscriber that the contents of a resource have changed. From any thread."""
-        self.mcp.subscriptions.updated(uri)
+        self.mcp.subscriptions.notify_resource_updated(uri)
 
     def add_prompt(
         self, prompt: Prompt | Callable[..., Any], *, replace: bool = False, **options: Unpack[PromptFields]
@@ -264,7 +264,7 @@ class Declarations:
             item.owner = self
         item.check(self.limits)
         for extension in self.extensions:
-            extension.declared(item)
+            extension.on_item_declared(item)
 
     def _refuse_after_start(self, what: str) -> None:
         if self._composition is not None:

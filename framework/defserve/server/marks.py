@@ -100,27 +100,27 @@ def completion(target: str, argument: str, /) -> Callable[[F], F]:
     return decorate("completion", Mark("completion", (target, argument), {}).put_on)
 
 
-def marked(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
+def iter_marked_functions(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
     """The marked functions of a module, an object (bound to it), or a function, in order of definition."""
     if callable(target) and hasattr(target, ATTRIBUTE):
         functions = [target]
     elif isinstance(target, ModuleType):
         functions = list(vars(target).values())
     elif isinstance(target, type):
-        functions = [_given_by(target, value) for value in vars(target).values()]
+        functions = [_bind_to_class(target, value) for value in vars(target).values()]
     else:
-        functions = [getattr(target, name) for name in _marked_names(target.__class__)]
+        functions = [getattr(target, name) for name in _list_marked_names(target.__class__)]
     for function in functions:
         for mark in getattr(function, ATTRIBUTE, ()) if callable(function) else ():
             yield function, mark
 
 
-def _given_by(cls: type[Any], value: Any) -> Any:
+def _bind_to_class(cls: type[Any], value: Any) -> Any:
     """What `Class.name` gives, without running a property."""
     return value.__get__(None, cls) if isinstance(value, staticmethod | classmethod) else value  # pyright: ignore
 
 
-def _marked_names(cls: type[Any]) -> list[str]:
+def _list_marked_names(cls: type[Any]) -> list[str]:
     """The marked attributes of a class, those of its bases first. Looked up on the class, so that no property runs."""
     names = dict.fromkeys(name for kind in reversed(cls.__mro__) for name in vars(kind))
     return [name for name in names if hasattr(getattr(cls, name, None), ATTRIBUTE)]

@@ -75,16 +75,16 @@ class RequestWatcher(Extension, ABC, Generic[Handle]):
 
     def around(self) -> Mapping[str, Wrapper]:
         """A wrapper for each method that is watched."""
-        return dict.fromkeys((EVERY,) if self.methods_watched is None else self.methods_watched, self._watched)
+        return dict.fromkeys((EVERY,) if self.methods_watched is None else self.methods_watched, self._watch_request)
 
-    async def _watched(self, call: Call, params: Params, next: Next) -> Any:
+    async def _watch_request(self, call: Call, params: Params, next: Next) -> Any:
         began, begun = perf_counter(), self.begin(call)
         try:
             result = await next(call, params)
         except BaseException as error:
-            self.end(call, begun, perf_counter() - began, _raised(call, error))
+            self.end(call, begun, perf_counter() - began, _classify_error(call, error))
             raise
-        self.end(call, begun, perf_counter() - began, _returned(result))
+        self.end(call, begun, perf_counter() - began, _classify_result(result))
         return result
 
     @abstractmethod
@@ -96,7 +96,7 @@ class RequestWatcher(Extension, ABC, Generic[Handle]):
         """The request was answered, or never will be."""
 
 
-def _raised(call: Call, error: BaseException) -> RequestOutcome:
+def _classify_error(call: Call, error: BaseException) -> RequestOutcome:
     if call.timed_out:
         return RequestOutcome(ERROR, "timeout")
     if call.suspension is not None and not call.cut_short:
@@ -107,7 +107,7 @@ def _raised(call: Call, error: BaseException) -> RequestOutcome:
     return RequestOutcome(ERROR, _error_type(getattr(error, "error_type", None) or type(error).__name__), code)
 
 
-def _returned(result: Any) -> RequestOutcome:
+def _classify_result(result: Any) -> RequestOutcome:
     if not is_mapping(result):
         return RequestOutcome(OK)
     if result.get("resultType") == "input_required":
@@ -178,10 +178,10 @@ def _histogram(name: str, tool: str, durations: Durations) -> Iterator[str]:
 
 def labels(**values: str) -> str:
     """Names and values in the text format."""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items()) + "}"
+    return "{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in values.items()) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
@@ -194,7 +194,7 @@ OUTCOMES = (OK, ERROR, CANCELLED, ASKED)
 HELP, COMMENT = "# HELP ", "#"
 
 
-def merged(texts: Iterable[str]) -> str:
+def merge_metrics(texts: Iterable[str]) -> str:
     """Texts in the Prometheus format, of which each line is of another process. The first one's comments are kept."""
     families: dict[str, list[str]] = {}
     for text in texts:
@@ -209,7 +209,7 @@ def merged(texts: Iterable[str]) -> str:
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
 
 
-def labelled(text: str, label: str) -> str:
+def add_label(text: str, label: str) -> str:
     """The text with one more label, such as `worker="1"`, on every sample."""
     return "".join(f"{_with_label(line, label)}\n" for line in text.splitlines())
 

@@ -45,7 +45,7 @@ class Mount:
         child.follow_skills(
             lambda skills: _mirror(skills.registry, parent.need_skills().registry, renames.uri, renames)
         )
-        child.subscriptions.forward(lambda uri: parent.subscriptions.updated(renames.uri(uri)))
+        child.subscriptions.forward(lambda uri: parent.subscriptions.notify_resource_updated(renames.uri(uri)))
 
     def check(self) -> None:
         """Raises UsageError if the transform names a tool that the child does not have."""
@@ -54,35 +54,35 @@ class Mount:
 
 
 def _tools(prefix: Prefix, transform: Transform | None) -> Callable[[str, Tool], tuple[str, Tool] | None]:
-    def renamed(name: str, tool: Tool) -> tuple[str, Tool] | None:
+    def rename_item(name: str, tool: Tool) -> tuple[str, Tool] | None:
         if transform is None:
             there = prefix.name(name)
-            return there, _moved(tool, there, prefix)
+            return there, _move_item(tool, there, prefix)
         if not transform.takes(name, tool.options.tags):
             return None
         there = prefix.name(transform.name(name))
-        made = _moved(tool, there, prefix)
+        made = _move_item(tool, there, prefix)
         transform.apply(made, name)
         return there, made
 
-    return renamed
+    return rename_item
 
 
 def _mirror(
     source: Registry[Any], target: Registry[Any], rename: Callable[[str], str], prefix: Prefix
 ) -> Callable[[], None]:
-    def renamed(name: str, item: Any) -> tuple[str, Any]:
+    def rename_item(name: str, item: Any) -> tuple[str, Any]:
         there = rename(name)
-        return there, _moved(item, there, prefix)
+        return there, _move_item(item, there, prefix)
 
-    return source.mirror(target, renamed)
+    return source.mirror(target, rename_item)
 
 
-def _moved(item: Any, there: str, prefix: Prefix) -> Any:
+def _move_item(item: Any, there: str, prefix: Prefix) -> Any:
     """The item under its name in the parent."""
-    if hasattr(item, "mounted"):  # it has names of other items in it
-        return item.mounted(there, prefix)
-    return item.renamed(there) if hasattr(item, "renamed") else item
+    if hasattr(item, "copy_for_mount"):  # it has names of other items in it
+        return item.copy_for_mount(there, prefix)
+    return item.copy_as(there) if hasattr(item, "copy_as") else item
 
 
 # -- What `server.mount` takes besides a `Server`; for anything else, what to write instead.

@@ -333,10 +333,10 @@ TRANSLATED: Final[dict[str, Callable[[Any, Mapping[str, Any], Refer], dict[str, 
 
 
 DEEPEST: Final = 8
-MOST_ITEMS: Final = 1_000
+MAX_ITEMS: Final = 1_000
 
 # The most values in one example: a schema that refers to itself several times has no end.
-MOST_VALUES: Final = 3_000
+MAX_VALUES: Final = 3_000
 
 # The most steps for one example: members that are copied, branches that are tried, items that are compared.
 MAX_STEPS: Final = 100_000
@@ -424,7 +424,7 @@ class Maker:
     """Makes one value. A `whole` one has its optional members too. Each method raises Exhausted after MAX_STEPS."""
 
     def __init__(self, root: Mapping[str, Any], whole: bool) -> None:
-        self._root, self._whole, self._left, self._steps = root, whole, MOST_VALUES, MAX_STEPS
+        self._root, self._whole, self._left, self._steps = root, whole, MAX_VALUES, MAX_STEPS
 
     def _charge(self, steps: int) -> None:
         self._steps -= steps
@@ -460,13 +460,13 @@ class Maker:
         for _ in range(DEEPEST):
             if "$ref" not in flat and "allOf" not in flat:
                 return flat
-            parts = [self._referred(flat.pop("$ref"))] if "$ref" in flat else []
+            parts = [self._resolve_reference(flat.pop("$ref"))] if "$ref" in flat else []
             parts += flat.pop("allOf", [])
             for part in parts:
                 flat = self._joined(flat, part)
         raise Impossible
 
-    def _referred(self, reference: Any) -> Any:
+    def _resolve_reference(self, reference: Any) -> Any:
         """What a local reference (`#/$defs/Order`) points to."""
         found: Any = self._root
         if not isinstance(reference, str) or not reference.startswith("#"):
@@ -514,7 +514,7 @@ class Maker:
             return matching(schema["pattern"], least)
         if schema.get("format") in FORMATS:
             return FORMATS[schema["format"]]
-        if least > MOST_ITEMS:
+        if least > MAX_ITEMS:
             raise Impossible
         text = "text" if least <= 4 else "text ".ljust(least, "x")
         return text if len(text) <= most else text[: int(most)]
@@ -537,7 +537,7 @@ class Maker:
         heads: list[Any] = schema.get("prefixItems") or []
         made = [self.value(head, depth - 1) for head in heads]
         wanted = max(schema.get("minItems", 0), 1 if self._whole and schema.get("maxItems", 1) else 0)
-        if wanted > MOST_ITEMS:
+        if wanted > MAX_ITEMS:
             raise Impossible
         rest = schema.get("items", {})
         while len(made) < wanted:
@@ -556,7 +556,7 @@ class Maker:
                 except (Impossible, Unmatched):
                     continue
         extra = schema.get("additionalProperties", {})
-        if schema.get("minProperties", 0) > MOST_ITEMS:
+        if schema.get("minProperties", 0) > MAX_ITEMS:
             raise Impossible
         while len(made) < schema.get("minProperties", 0):
             made[f"key{len(made) + 1}"] = self.value(extra, depth - 1)
@@ -601,7 +601,7 @@ parser: Final[Any] = import_module("re._parser")
 
 # The characters to choose from if the pattern allows several, in this order.
 PLAIN: Final = "a1A0-_ .:/@bcdexyzBCXYZ23456789,+#\t\n"
-MOST: Final = 64
+MAX_REPEATS: Final = 64
 MAX_MADE: Final = 2_000
 """Characters of a text, and of each part of it."""
 
@@ -616,7 +616,7 @@ def matching(pattern: str, at_least: int = 0) -> str:
         # A server that is mounted here may have written it: what no text of a caller meets is not parsed either.
         compile_pattern(pattern)
         tree: Any = parser.parse(pattern)
-        for repeats in range(min(at_least, MOST) + 1):
+        for repeats in range(min(at_least, MAX_REPEATS) + 1):
             text = _all(tree, repeats)
             if len(text) >= at_least and search_pattern(pattern, text):
                 return text
@@ -638,16 +638,20 @@ def _refuse_long(length: int) -> None:
         raise Unmatched(f"a text of {length} characters")
 
 
-def _repeated(value: Any, repeats: int) -> str:
+def _expand_repeat(value: Any, repeats: int) -> str:
     least, most, items = value
-    text, times = _all(items, repeats), min(max(least, repeats), int(most), max(least, MOST))
+    text, times = _all(items, repeats), min(max(least, repeats), int(most), max(least, MAX_REPEATS))
     _refuse_long(len(text) * times)
     return text * times
 
 
 def _one_of(items: Any, repeats: int) -> str:
     wanted = not any(kind is kinds.NEGATE for kind, _ in items)
-    return next(letter for letter in _candidate_letters(items) if any(_fits(k, v, letter) for k, v in items) is wanted)
+    return next(
+        letter
+        for letter in _candidate_letters(items)
+        if any(_can_match_letter(k, v, letter) for k, v in items) is wanted
+    )
 
 
 def _candidate_letters(items: Any) -> Iterator[str]:
@@ -659,7 +663,7 @@ def _candidate_letters(items: Any) -> Iterator[str]:
             yield chr(value[0])
 
 
-def _fits(kind: Any, value: Any, letter: str) -> bool:
+def _can_match_letter(kind: Any, value: Any, letter: str) -> bool:
     if kind is kinds.LITERAL:
         return ord(letter) == value
     if kind is kinds.RANGE:
@@ -686,8 +690,8 @@ PARTS: Final[dict[Any, Callable[[Any, int], str]]] = {
     kinds.CATEGORY: lambda value, repeats: _one_of([(kinds.CATEGORY, value)], repeats),
     kinds.BRANCH: lambda value, repeats: _all(value[1][0], repeats),
     kinds.SUBPATTERN: lambda value, repeats: _all(value[3], repeats),
-    kinds.MAX_REPEAT: _repeated,
-    kinds.MIN_REPEAT: _repeated,
-    kinds.POSSESSIVE_REPEAT: _repeated,
+    kinds.MAX_REPEAT: _expand_repeat,
+    kinds.MIN_REPEAT: _expand_repeat,
+    kinds.POSSESSIVE_REPEAT: _expand_repeat,
     kinds.ATOMIC_GROUP: _all,
 }

@@ -38,25 +38,25 @@ OFFER: Final = Offer(
     STATELESS_VERSIONS[-1], {}, {"name": "page", "version": VERSION}, stateless=True, key=("page", VERSION)
 )
 
-MOST_KEPT: Final = 8 * 1024 * 1024
+MAX_CACHE_BYTES: Final = 8 * 1024 * 1024
 NEEDS_TOKEN: Final = "Clients need a token to see them."
 REFUSED: Final = "They are not listed here."
 
 
 def page_content(mcp: MCP, *, everywhere: bool) -> PageContent:
     """The page of a server. `everywhere`: browsers elsewhere may see it too."""
-    identity, kept = mcp.lifecycle.identity, ByteCache[bytes](MOST_KEPT)
+    identity, kept = mcp.lifecycle.identity, ByteCache[bytes](MAX_CACHE_BYTES)
 
-    def unlisted(address: str) -> bytes:
+    def make_unlisted_page(address: str) -> bytes:
         # Without a token nothing is told about a server but where it is. The name is what clients file it under.
         return page(About(identity.name, unlisted=NEEDS_TOKEN), address, everywhere=everywhere)
 
-    def listed(address: str) -> tuple[Request, PageReply]:
+    def make_list_request(address: str) -> tuple[Request, PageReply]:
         request = Request(1, "tools/list", {}, {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
         about = About(identity.name, identity.title or "", identity.version, identity.description or "")
         return request, PageReply(about, address, everywhere, kept)
 
-    return PageContent(OFFER, listed, unlisted, headers())
+    return PageContent(OFFER, make_list_request, make_unlisted_page, headers())
 
 
 class PageReply:
@@ -77,17 +77,17 @@ class PageReply:
 
     def result(self, call: Call, result: Any) -> Replied:
         if not isinstance(result, bytes):
-            return self._listed(result), None
+            return self._render_list(result), None
         key = self._address, result
         if (made := self._kept.get(key)) is None:
-            made = self._listed(from_json(result))
-            self._kept.put(key, made, len(made) + len(result))
+            made = self._render_list(from_json(result))
+            self._kept.store_value(key, made, len(made) + len(result))
         return made, None
 
     def failure(self, call: Call, error: Params) -> Replied:
         return self._page(self._about._replace(unlisted=REFUSED)), None
 
-    def _listed(self, found: Any) -> bytes:
+    def _render_list(self, found: Any) -> bytes:
         tools = [tool for tool in found["tools"] if is_object(tool)]
         return self._page(self._about._replace(tools=tools, is_complete="nextCursor" not in found))
 
@@ -98,10 +98,10 @@ class PageReply:
 # -- The HTML of the page. Whatever the author or a mounted server wrote is text: escaped, shortened, on one line.
 
 
-MOST_BYTES: Final = 10_000
+MAX_PAGE_BYTES: Final = 10_000
 
 # Of what is said about the clients together: an address may be long, and is in each of them.
-MOST_BYTES_OF_CLIENTS: Final = 3_000
+MAX_CLIENTS_BYTES: Final = 3_000
 
 # Of one text, in characters. In bytes it is at most twice that.
 MAX_NAME, MAX_VERSION, MAX_LEAD, MAX_LINE = 64, 32, 240, 160
@@ -133,7 +133,7 @@ def page(about: About, address: str, *, everywhere: bool) -> bytes:
     """The page. It has as many tools as fit."""
     before = _begin(about, address)
     after = _end(address, everywhere=everywhere)
-    room = MOST_BYTES - len(before.encode()) - len(after.encode())
+    room = MAX_PAGE_BYTES - len(before.encode()) - len(after.encode())
     return (before + _tools(about, room) + after).encode()
 
 
@@ -183,7 +183,7 @@ def _begin(about: About, address: str) -> str:
     version = f" <small>{_text(about.version, MAX_VERSION)}</small>" if about.version else ""
     lead = " ".join(filter(None, (_text(about.description, MAX_LEAD), CONNECT)))
     known = (_client(one, is_open=not place) for place, one in enumerate(client_steps(about.name, address)))
-    clients = "".join(_fitting(known, MOST_BYTES_OF_CLIENTS))
+    clients = "".join(_fitting(known, MAX_CLIENTS_BYTES))
     shapes = "".join(f'<symbol id="{mark}" viewBox="0 0 16 16">{shape}</symbol>' for mark, shape in SHAPES.items())
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -223,9 +223,9 @@ def _tools(about: About, room: int) -> str:
     used = set(map(mark_of, about.tools))
     legend = "".join(f"<span class={mark}>{_icon(mark, named=False)} {mark}</span>" for mark in SHAPES if mark in used)
     begin = f"<div class=tools><h2>Tools</h2><p>{legend}</p></div><ul class=list>"
-    room -= len(f"{begin}</ul>") + len(_counted(len(about.tools), len(about.tools), is_complete=False))
+    room -= len(f"{begin}</ul>") + len(_format_count(len(about.tools), len(about.tools), is_complete=False))
     rows = _fitting(map(_tool, about.tools), room)
-    return f"{begin}{''.join(rows)}</ul>" + _counted(len(rows), len(about.tools), is_complete=about.is_complete)
+    return f"{begin}{''.join(rows)}</ul>" + _format_count(len(rows), len(about.tools), is_complete=about.is_complete)
 
 
 def _tool(tool: Mapping[str, Any]) -> str:
@@ -249,7 +249,7 @@ def _icon(mark: str, *, named: bool = True) -> str:
     return f"<svg class={mark} {told}><use href=#{mark} /></svg>"
 
 
-def _counted(shown: int, all: int, *, is_complete: bool) -> str:
+def _format_count(shown: int, all: int, *, is_complete: bool) -> str:
     if shown == all and is_complete:
         return ""
     return f"<p class=end>{shown} of {all}{'' if is_complete else ' or more'} are shown.</p>"
@@ -295,7 +295,7 @@ def _steps(client: ClientApp, name: str, address: str) -> ClientSteps:
         entry = client.entry(Launch(url=address))
     except UsageError as error:
         return ClientSteps(client.title, f"{error.problem}; {error.fix}.", "")
-    return ClientSteps(client.title, _place(client), _written(client, name, entry))
+    return ClientSteps(client.title, _place(client), _format_entry(client, name, entry))
 
 
 def _place(client: ClientApp) -> str:
@@ -306,7 +306,7 @@ def _place(client: ClientApp) -> str:
     return client.paths["user"]().name
 
 
-def _written(client: ClientApp, name: str, entry: dict[str, Any]) -> str:
+def _format_entry(client: ClientApp, name: str, entry: dict[str, Any]) -> str:
     if client.format == "toml":
         # The names and values here are such that JSON's strings are also TOML's.
         return "\n".join([f"[{client.key}.{name}]", *(f"{key} = {json.dumps(entry[key])}" for key in entry)])

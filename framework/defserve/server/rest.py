@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from defserve.base.peer_bounds import ByteCache
-from defserve.client.replies import parse_text, tool_error, unwrapped
+from defserve.client.replies import parse_text, tool_error, unwrap_content
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
 from defserve.core.json_values import is_object
@@ -31,7 +31,7 @@ log = logging.getLogger("defserve")
 OFFER: Final = Offer(
     STATELESS_VERSIONS[-1], {}, {"name": "rest", "version": VERSION}, stateless=True, key=("rest", VERSION)
 )
-MOST_BYTES: Final = 8 * 1024 * 1024
+MAX_CACHE_BYTES: Final = 8 * 1024 * 1024
 
 # Stands for a reply that is waited for.
 PENDING: Final = b"{}"
@@ -66,7 +66,7 @@ class RestWriter:
         try:
             return self._write(call, result), None
         except RestFailure as failed:
-            return self._failed(failed)
+            return self._write_failure(failed)
 
     def failure(self, call: Call, error: Params) -> Replied:
         if "result" in error:
@@ -75,9 +75,9 @@ class RestWriter:
         detail: Params = given if is_object(given) else {}
         is_unknown = "tool" in detail and detail["tool"] == call.params.get("name")
         kind = "unknown_tool" if is_unknown else str(detail.get("error_type", "internal_error"))
-        return self._failed(RestFailure(kind, str(error["error"].get("message")), detail))
+        return self._write_failure(RestFailure(kind, str(error["error"].get("message")), detail))
 
-    def _failed(self, failed: RestFailure) -> Replied:
+    def _write_failure(self, failed: RestFailure) -> Replied:
         self.headers = failed.headers()
         return failed.body(), failed.status
 
@@ -87,7 +87,7 @@ class Documents:
 
     def __init__(self, mcp: MCP, authorized: bool) -> None:
         self._mcp, self._authorized = mcp, authorized
-        self._made = ByteCache[bytes](MOST_BYTES)
+        self._made = ByteCache[bytes](MAX_CACHE_BYTES)
         self._being_made: dict[Hashable, asyncio.Future[bytes]] = {}
 
     def find(self, below: str, call: Call) -> bytes | Awaitable[bytes]:
@@ -119,7 +119,7 @@ class Documents:
     async def _make(self, key: Hashable, call: Call, work: Callable[[], bytes], more: int) -> bytes:
         try:
             made = await call.engine.in_thread(work)
-            self._made.put(key, made, len(made) + more)
+            self._made.store_value(key, made, len(made) + more)
             return made
         finally:
             self._being_made.pop(key, None)
@@ -144,10 +144,12 @@ class DocumentWriter(RestWriter):
             made = await making
         except Exception:
             log.exception("the OpenAPI document could not be made")
-            return self._failed(RestFailure("internal_error", "the document could not be made; the log says why"))
+            return self._write_failure(
+                RestFailure("internal_error", "the document could not be made; the log says why")
+            )
         if len(made) <= most:
             return made, None
-        return self._failed(RestFailure("limit_exceeded", f"the document is larger than {most} bytes"))
+        return self._write_failure(RestFailure("limit_exceeded", f"the document is larger than {most} bytes"))
 
 
 def _request(method: str, params: Params) -> Request:
@@ -163,7 +165,7 @@ def _value(result: Params, tool: Tool) -> Any:
     if result.get("resultType", "complete") != "complete":
         raise RestFailure("input_required", "this tool asks its caller a question, which cannot be answered here")
     if "structuredContent" in result:
-        return unwrapped(result)
+        return unwrap_content(result)
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
         scalar = tool.returns.scalar

@@ -119,7 +119,7 @@ class Server(Declarations):
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
         self.mgp.log_name = lambda: self.storage_identity.label
-        self.search = self.mgp.searched(search, self.mcp, self) if search is not None else None
+        self.search = self.mgp.enable_search(search, self.mcp, self) if search is not None else None
         listing = (self.search.list,) if self.search is not None else ()
         self.extensions = (self.mcp, self.mgp, AuthorExtension(self), *authorization, *extensions, *listing)
         self.injectables = {k: v for e in self.extensions for k, v in e.injectables().items()}
@@ -227,7 +227,9 @@ class Server(Declarations):
             from defserve.protocols.mcpl.extension import MCPL
             from defserve.protocols.mcpl.state.binding import StateStorage
 
-            storage = StateStorage(self.store, self._secret.known, self.limits, lambda: self.storage_identity)
+            storage = StateStorage(
+                self.store, self._secret.get_lasting_secret, self.limits, lambda: self.storage_identity
+            )
             self._mcpl = MCPL(
                 self._add_bound_tool, self.find_provider, self.mcp.tools.registry, self, storage, self._strict
             )
@@ -304,7 +306,7 @@ class Server(Declarations):
         self._refuse_after_start(f"extension {extensions[0].name!r}")
         for extension in extensions:
             for item in self.mcp.items():
-                extension.declared(item)
+                extension.on_item_declared(item)
             self.injectables |= extension.injectables()
         self.extensions = (*self.extensions, *extensions)
 
@@ -369,9 +371,9 @@ class Server(Declarations):
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
         """Serve in a topic, on the running loop. Entering it waits for the gateway's welcome."""
-        from defserve.server.addresses import joined
+        from defserve.server.addresses import join_topic
 
-        return joined(self, on, token)
+        return join_topic(self, on, token)
 
     def asgi(self, **options: Unpack[WebFields]) -> HttpApp:
         """This server as a plain ASGI app, to mount in Starlette or FastAPI; its lifespan needs no wiring."""

@@ -30,7 +30,7 @@ INSTANTS = ("granted_at", "expires_at")
 
 # The clocks of machines differ.
 SLACK: Final = timedelta(hours=1)
-MOST_DROPPED: Final = 1000
+MAX_DROPPED_ENTRIES: Final = 1000
 
 
 class SharedEntries:
@@ -42,7 +42,7 @@ class SharedEntries:
     def __init__(self, link: SharedLink, policy: AccessPolicy, subscriptions: Subscriptions) -> None:
         def reload() -> None:
             # The process that decided tells all sessions that their lists have changed.
-            with subscriptions.told_elsewhere():
+            with subscriptions.suppress_sharing():
                 policy.reload()
 
         self._table, self._policy = SharedTable(link, TABLE, reload), policy
@@ -57,20 +57,20 @@ class SharedEntries:
             agent, tool = json.loads(name)
             yield agent, tool, _entry(json.loads(value))
 
-    def put(self, entry: Entry) -> None:
+    def store_entry(self, entry: Entry) -> None:
         written = asdict(entry) | {name: _text(getattr(entry, name)) for name in INSTANTS}
-        self._table.put(
+        self._table.set_value(
             json.dumps([entry.agent_id, entry.tool_name]),
             json.dumps(written),
             is_restrictive=entry.permission == "deny",
-            dropped=self._expired(),
+            dropped=self._find_expired(),
         )
 
     def remove(self, entry: Entry) -> None:
         name, is_declared = [entry.agent_id, entry.tool_name], self._policy.is_declared(entry.agent_id, entry.tool_name)
-        self._table.put(json.dumps(name), json.dumps(None) if is_declared else "", is_restrictive=True)
+        self._table.set_value(json.dumps(name), json.dumps(None) if is_declared else "", is_restrictive=True)
 
-    def _expired(self) -> dict[str, str]:
+    def _find_expired(self) -> dict[str, str]:
         """Entries that say nothing any more, as they are in the table."""
         instant, found = datetime.now(UTC) - SLACK, dict[str, str]()
         for name, value in self._table.values.items():
@@ -78,7 +78,7 @@ class SharedEntries:
             if entry is None or entry.holds(instant) or self._policy.is_declared(entry.agent_id, entry.tool_name):
                 continue
             found[name] = value
-            if len(found) == MOST_DROPPED:
+            if len(found) == MAX_DROPPED_ENTRIES:
                 break
         return found
 
@@ -112,30 +112,30 @@ def share_events(news: SessionNews, mgp: MGP) -> None:
         return (
             to is not None
             and event.size <= MAX_EVENT_BYTES
-            and news.publish(EVENT, e=json.dumps([*event.written(), to]))
+            and news.publish(EVENT, e=json.dumps([*event.to_json_value(), to]))
         )
 
-    def read(fields: Fields) -> MgpEvent | None:
-        return mgp.events.remembered(json.loads(fields["e"]), news.session)
+    def parse_event(fields: Fields) -> MgpEvent | None:
+        return mgp.events.decode_event(json.loads(fields["e"]), news.session)
 
     def note(session: Session, name: str, value: str) -> bool:
         return news.note(session, f"kept:{mgp.name}:{name}", value)
 
     def deliver(sessions: list[Session], fields: Fields) -> None:
-        if (event := read(fields)) is not None:
-            mgp.events.received(event, sessions, note)
+        if (event := parse_event(fields)) is not None:
+            mgp.events.deliver_shared_event(event, sessions, note)
 
-    def concerned(fields: Fields) -> list[Session] | None:
+    def find_concerned(fields: Fields) -> list[Session] | None:
         return None
 
     def others(fields: Fields, is_own: bool) -> None:
-        if (event := read(fields)) is not None:
-            mgp.events.received_elsewhere(event, is_own=is_own)
+        if (event := parse_event(fields)) is not None:
+            mgp.events.deliver_event_locally(event, is_own=is_own)
 
     def lost(session: Session) -> None:
         """The next event shows the gap by its number."""
 
-    news.add(EVENT, NewsKind(deliver, others, lost, concerned))
+    news.add(EVENT, NewsKind(deliver, others, lost, find_concerned))
     if news.is_first:
         mgp.share_events = share
 
@@ -146,7 +146,7 @@ def share_events(news: SessionNews, mgp: MGP) -> None:
 VERB = "mcpl"
 MAX_HOST_BYTES = 4 * 1024 * 1024
 """What is longer stays in its process."""
-MOST_TASKS = 4096
+MAX_TASKS = 4096
 
 
 class SharedHosts:
@@ -189,9 +189,9 @@ class SharedHosts:
     def _on_verb(self, fields: Fields, id: str) -> None:
         if fields[WORKER].decode() == self._news.link.worker:
             return
-        if len(self._tasks) >= MOST_TASKS:
+        if len(self._tasks) >= MAX_TASKS:
             logging.getLogger("defserve").warning(
-                "what another process says to everyone is lost: hosts have not answered %d others", MOST_TASKS
+                "what another process says to everyone is lost: hosts have not answered %d others", MAX_TASKS
             )
         else:
             self._receive(None, fields, self._news.link.handled_news)
@@ -202,7 +202,7 @@ class SharedHosts:
         Hosts know events and messages by their ids.
         """
         # The next news must not wait for hosts that answer slowly.
-        task = asyncio.create_task(self._mcpl.received(fields["v"].decode(), json.loads(fields["d"]), only))
+        task = asyncio.create_task(self._mcpl.deliver_published(fields["v"].decode(), json.loads(fields["d"]), only))
         self._tasks.add(task)
         self._news.link.unfinished[task] = before
         task.add_done_callback(self._note_end)

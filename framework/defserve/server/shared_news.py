@@ -56,7 +56,7 @@ class SessionNews:
 
     def session(self, id: str) -> Session | None:
         """The session of this id, if this process knows it."""
-        found = self.sessions.known(id)
+        found = self.sessions.find_session(id)
         return _conversation(found) if found is not None else None
 
     def note(self, session: Session, field: str, value: str) -> bool:
@@ -73,22 +73,22 @@ class SessionNews:
     async def _on_news(self, fields: Fields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
         await self.sessions.refresh_owned()
-        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.owned_behind()
+        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.list_owned_behind()
         for session in behind:  # in its order: a session forgets what comes too late
-            session.miss(id, fields)
-        told = [each for each in self._concerned(kind, fields) if each not in behind]
+            session.defer_news(id, fields)
+        told = [each for each in self._find_concerned_sessions(kind, fields) if each not in behind]
         if told:
             self._deliver(kind, told, fields, id)
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 
-    def _concerned(self, kind: NewsKind, fields: Fields) -> list[SharedSession]:
+    def _find_concerned_sessions(self, kind: NewsKind, fields: Fields) -> list[SharedSession]:
         """The sessions of this endpoint that this process owns, and that news may concern."""
         found = kind.concerned(fields)
         if found is None:
-            return self.sessions.owned()
+            return self.sessions.list_owned()
         shared = [cast("SharedSession", each.sharer) for each in found if each.sharer is not None]
-        return [each for each in shared if each.is_owner and self.sessions.known(each.id) is each]
+        return [each for each in shared if each.is_owner and self.sessions.find_session(each.id) is each]
 
     def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> dict[str, asyncio.Task[None]]:
         left = dict[str, asyncio.Task[None]]()
@@ -106,16 +106,16 @@ class SessionNews:
     def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
         told = [_conversation(each) for each in sessions]
         try:
-            self._tell(kind, told, fields, id)
+            self._deliver_news(kind, told, fields, id)
         except Exception:
             log.exception("news could not be told to all sessions at once")
             for each in told:  # one that fails must not keep it from the others; who was told is not told twice
                 try:
-                    self._tell(kind, [each], fields, id)
+                    self._deliver_news(kind, [each], fields, id)
                 except Exception:
                     log.exception("news could not be told to a session")
 
-    def _tell(self, kind: NewsKind, sessions: list[Session], fields: Fields, id: str) -> None:
+    def _deliver_news(self, kind: NewsKind, sessions: list[Session], fields: Fields, id: str) -> None:
         self.link.delivering = Delivery(id)
         try:
             kind.deliver(sessions, fields)
@@ -140,16 +140,16 @@ def share_changes(news: SessionNews, subscriptions: Subscriptions) -> None:
         news.publish(CHANGE, k=what, v=name)
 
     def deliver(sessions: list[Session], fields: Fields) -> None:
-        subscriptions.received(*_change(fields), sessions)
+        subscriptions.deliver_shared_change(*_change(fields), sessions)
 
-    def concerned(fields: Fields) -> list[Session] | None:
-        return subscriptions.concerned(*_change(fields))
+    def find_concerned(fields: Fields) -> list[Session] | None:
+        return subscriptions.find_concerned_sessions(*_change(fields))
 
     def others(fields: Fields, is_own: bool) -> None:
         if not is_own:
-            subscriptions.received_elsewhere(*_change(fields))
+            subscriptions.deliver_change_locally(*_change(fields))
 
-    news.add(CHANGE, NewsKind(deliver, others, subscriptions.missed, concerned))
+    news.add(CHANGE, NewsKind(deliver, others, subscriptions.notify_everything_changed, find_concerned))
     if news.is_first:
         subscriptions.share = share
 

@@ -68,10 +68,10 @@ class Sharing(Extension):
             SharedEntries(self.link, mgp.access.policy, subscriptions)
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        return self._linked()
+        return self._open_link()
 
     @asynccontextmanager
-    async def _linked(self) -> AsyncGenerator[None]:
+    async def _open_link(self) -> AsyncGenerator[None]:
         if not self._is_used:
             yield
             return

@@ -21,7 +21,7 @@ from defserve.serve.http.app import HttpApp, HttpOptions, Probe
 from defserve.serve.http.other_endpoints import PageContent, PageRules
 from defserve.serve.http.streamable import HttpRules
 from defserve.serve.network import NetworkOptions, listen
-from defserve.serve.sockets import bound
+from defserve.serve.sockets import bind_sockets
 from defserve.serve.web_sessions import WebSessions
 from defserve.server.decorators import WebFields
 from defserve.server.metrics import Metrics
@@ -76,7 +76,7 @@ def app_of(
         await provider.start(served.close)
         return await readiness(provider.composition, checked)
 
-    metrics = partial(measured, provider.composition) if group is None else group.metrics
+    metrics = partial(make_metrics_response, provider.composition) if group is None else group.metrics
     rest = None
     if options.get("rest", False):
         from defserve.server.rest import rest_rules
@@ -142,9 +142,9 @@ def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address,
     if not options.get("local_token", False):
         return listen(app_of(provider, mcp, auth, options, address), address, network, composition.limits, provider)
     _check_local(options, address)
-    from defserve.auth.local_token import published
+    from defserve.auth.local_token import publish_key
 
-    with bound(address) as sockets, published(places_of(sockets)) as key:
+    with bind_sockets(address) as sockets, publish_key(places_of(sockets)) as key:
         served = app_of(provider, mcp, auth, options, address, key)
         return listen(served, address, network, composition.limits, provider, sockets)
 
@@ -188,7 +188,7 @@ def _check_local(options: WebFields, address: Address | None) -> None:
         check_place(address.host)
 
 
-async def measured(composition: Composition) -> tuple[int, bytes]:
+async def make_metrics_response(composition: Composition) -> tuple[int, bytes]:
     """The metrics of this process."""
     return 200, "".join(e.text(composition) for e in composition.extensions if isinstance(e, Metrics)).encode()
 

@@ -53,7 +53,7 @@ def open_locked(path: Path, name: str) -> int:
 
 
 @contextmanager
-def locked(path: Path, seconds: float = LOCK_SECONDS) -> Generator[None]:
+def hold_lock(path: Path, seconds: float = LOCK_SECONDS) -> Generator[None]:
     """Hold the lock that this file stands for; whoever else wants it waits. The lock ends with the process.
 
     Raises OSError if the file cannot be made, and TimeoutError if another holds it for too long.
@@ -146,7 +146,7 @@ def make_secret(path: Path, name: str) -> bytes:
     return secret
 
 
-def stored_secret(path: Path, name: str, *, make: bool, fix: str) -> bytes:
+def load_secret(path: Path, name: str, *, make: bool, fix: str) -> bytes:
     """The secret in a file. With `make`, a missing one is made. Raises UsageError with this `fix`."""
     try:
         return read_secret(path, name)
@@ -206,7 +206,7 @@ def private_folders(name: str) -> Iterator[Path]:
             yield Path(base, "defserve", name)
 
 
-def made_private_folder(name: str, content: str) -> Path:
+def make_private_folder(name: str, content: str) -> Path:
     """The first folder that exists or can be made, and that nobody else can use.
 
     Raises UsageError, which calls what is to be written `content`.

@@ -33,7 +33,7 @@ SCAN: Final = 10_000
 
 # Seconds until a broken connection is opened again: the first time, and at most.
 AGAIN: Final = 0.25
-LONGEST_PAUSE: Final = 4.0
+MAX_PAUSE_SECONDS: Final = 4.0
 
 log = logging.getLogger("defserve")
 
@@ -172,7 +172,7 @@ class RedisStore:
                 if pause == AGAIN and not isinstance(error, Refused):
                     log.error("the store %s is in trouble", self.address.where, exc_info=error)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
             finally:
                 with suppress(Exception):
                     await listening.aclose()
@@ -274,12 +274,12 @@ class RedisAddress:
             raise UsageError("a store in Redis needs the redis package", fix="pip install 'defserve[redis]'") from None
         try:
             if self._url.startswith(f"{SENTINEL}:"):
-                return self._watched(greet, **options)
+                return self._make_sentinel_client(greet, **options)
             return Redis.from_url(self._url, redis_connect_func=greet, **options)  # pyright: ignore[reportUnknownMemberType]
         except ValueError as error:
             raise UsageError(f"{self.where} is not the address of a Redis: {error}") from None
 
-    def _watched(self, greet: Callable[[Any], Awaitable[None]] | None, **options: Any) -> Any:
+    def _make_sentinel_client(self, greet: Callable[[Any], Awaitable[None]] | None, **options: Any) -> Any:
         """A client of whichever Redis the Sentinels call the master."""
         from redis.asyncio.sentinel import Sentinel
 

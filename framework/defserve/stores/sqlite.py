@@ -228,7 +228,7 @@ class _WriterWork:
         now = self._clock()  # after the wait for the lock
         # SQLite changes this number whenever another connection has committed.
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-        known = self._cache.known(is_alone=version == self._version)
+        known = self._cache.get_values(is_alone=version == self._version)
         self._version = version
         made = apply_changes(connection, changes, now, known)
         if made.outcome:
@@ -428,7 +428,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 J = TypeVar("J")
 R = TypeVar("R")
 
-MOST: Final = 512
+MAX_BATCH_JOBS: Final = 512
 """Jobs in one group."""
 
 
@@ -501,10 +501,10 @@ class WorkerThread(Generic[J, R]):
             cause: BaseException = ValueError(f"{len(outcomes)} outcomes of {len(jobs)} jobs")
         except BaseException as error:
             cause = error
-        return [_failed(self._name, cause) for _ in jobs]
+        return [_make_thread_error(self._name, cause) for _ in jobs]
 
 
-def _failed(name: str, cause: BaseException) -> RuntimeError:
+def _make_thread_error(name: str, cause: BaseException) -> RuntimeError:
     # Not the cause itself: each caller raises an exception of its own, and a future does not take every kind.
     error = RuntimeError(f"the thread {name} could not work: {cause!r}")
     error.__cause__ = cause
@@ -521,7 +521,7 @@ def _waiting(
     while item is not None:
         jobs.append(item[0])
         futures.append(item[1])
-        if len(jobs) == MOST:
+        if len(jobs) == MAX_BATCH_JOBS:
             return jobs, futures, False
         try:
             item = queue.get_nowait()
@@ -537,13 +537,13 @@ def _settle(futures: list[asyncio.Future[R]], outcomes: Sequence[R | Exception])
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))
     for loop, settled in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_tell, settled)
+            loop.call_soon_threadsafe(_settle_futures, settled)
         except RuntimeError:
             # The loop is closed, so nobody waits any more.
             continue
 
 
-def _tell(settled: list[tuple[asyncio.Future[R], R | Exception]]) -> None:
+def _settle_futures(settled: list[tuple[asyncio.Future[R], R | Exception]]) -> None:
     for future, outcome in settled:
         if future.done():  # its caller was cancelled
             continue

@@ -19,9 +19,9 @@ from defserve.stores.store import StoreChange
 LIVE: Final = "(expires IS NULL OR expires > ?)"
 
 # Rows in one statement. Each statement is prepared once. Fewer statements mean that threads wait less for one another.
-_MOST: Final = 128
-_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, _MOST)
-_PUT_SIZES: Final = (*range(1, 8), *range(8, _MOST + 1, 8))
+_MAX_BATCH_SIZE: Final = 128
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, _MAX_BATCH_SIZE)
+_PUT_SIZES: Final = (*range(1, 8), *range(8, _MAX_BATCH_SIZE + 1, 8))
 
 
 def _rows(marks: str, size: int) -> str:
@@ -70,8 +70,8 @@ def find(connection: sqlite3.Connection, places: Collection[Place], now: float) 
     """The entries that exist; some may come twice."""
     found: list[Row] = []
     wanted = list(places)
-    for start in range(0, len(wanted), _MOST):
-        some = wanted[start : start + _MOST]
+    for start in range(0, len(wanted), _MAX_BATCH_SIZE):
+        some = wanted[start : start + _MAX_BATCH_SIZE]
         size = 1 << (len(some) - 1).bit_length()
         some += some[-1:] * (size - len(some))  # asking twice does no harm
         found += connection.execute(_FIND[size], (*chain.from_iterable(some), now))
@@ -155,8 +155,8 @@ class _Outcome:
         if self._drop:
             connection.executemany(_DROP, self._drop)
         rows = list(self._put.values())
-        for start in range(0, len(rows), _MOST):
-            some = rows[start : start + _MOST]
+        for start in range(0, len(rows), _MAX_BATCH_SIZE):
+            some = rows[start : start + _MAX_BATCH_SIZE]
             # Fill up to the size of a prepared statement: writing a row twice does no harm.
             some += some[:1] * (-len(some) % 8 if len(some) > 8 else 0)
             connection.execute(_PUT[len(some)], tuple(chain.from_iterable(some)))
@@ -177,7 +177,7 @@ class _Outcome:
 
 
 SMALL: Final = 512
-MOST: Final = 8192
+MAX_CACHED_VALUES: Final = 8192
 TALLY_SUFFIX: Final = "-tally"
 
 Place = tuple[str, str]
@@ -204,12 +204,12 @@ class SqliteCache:
         """Open the file of the numbers, or create it with the permissions of the store's file. Raises OSError."""
         if self._tally is None:
             with self._lock:
-                self._tally = self._tally or _mapped(self._path)
+                self._tally = self._tally or _map_tally(self._path)
 
     def close(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._forget()
+            self._clear_values()
             self._tally = None
 
     def find(self, space: str, names: Sequence[str]) -> dict[str, bytes] | None:
@@ -236,7 +236,7 @@ class SqliteCache:
             number = self._tally[_BEGUN]
             is_done = self._tally[_DONE] == number
             if number != self._known:
-                self._forget()
+                self._clear_values()
                 if is_done:
                     self._known = number
             # Values read during a commit, even one of this process, may be from before or after it.
@@ -247,15 +247,15 @@ class SqliteCache:
         with self._lock:
             # A commit of this process may have come after the read.
             if number != _NEVER and self._known == number:
-                self._keep(values)
+                self._store_values(values)
 
     # -- writing, within a transaction -------------------------------------------------------------------
 
-    def known(self, *, is_alone: bool) -> Mapping[Place, bytes]:
+    def get_values(self, *, is_alone: bool) -> Mapping[Place, bytes]:
         """The values in the store as it is now; none if another connection has written to it."""
         with self._lock:
             if self._tally is None or self._tally[_BEGUN] != self._known or not is_alone:
-                self._forget()
+                self._clear_values()
             return self._values
 
     def begin(self, places: Iterable[Place]) -> None:
@@ -265,7 +265,7 @@ class SqliteCache:
         """
         with self._lock:
             # If the store is being closed, another thread may just have dropped the file.
-            self._tally = tally = self._tally or _mapped(self._path)
+            self._tally = tally = self._tally or _map_tally(self._path)
             self._mine = self._known = tally[_BEGUN] = _next(tally[_BEGUN])
             for place in places:
                 self._values.pop(place, None)
@@ -275,13 +275,13 @@ class SqliteCache:
         with self._lock:
             # Another process may have written right after the transaction ended. Then these values are out of date.
             if self._known == self._mine:
-                self._keep(outcome)
+                self._store_values(outcome)
             self._set_done()
 
     def fail(self) -> None:
         """The commit failed. Whether anything was committed is not known."""
         with self._lock:
-            self._forget()
+            self._clear_values()
             self._set_done()
 
     def _set_done(self) -> None:
@@ -290,8 +290,8 @@ class SqliteCache:
             self._tally[_DONE] = self._mine
         self._mine = _NEVER
 
-    def _keep(self, values: Mapping[Place, bytes | None]) -> None:
-        if len(self._values) + len(values) > MOST:
+    def _store_values(self, values: Mapping[Place, bytes | None]) -> None:
+        if len(self._values) + len(values) > MAX_CACHED_VALUES:
             self._values.clear()
         for place, value in values.items():
             if value is not None and len(value) <= SMALL:
@@ -299,7 +299,7 @@ class SqliteCache:
             else:
                 self._values.pop(place, None)
 
-    def _forget(self) -> None:
+    def _clear_values(self) -> None:
         self._values.clear()
         self._known = _NEVER
 
@@ -309,7 +309,7 @@ def _next(number: int) -> int:
     return number + 1 if 0 < number < _HIGHEST else 1 + int.from_bytes(os.urandom(6))
 
 
-def _mapped(path: Path) -> memoryview:
+def _map_tally(path: Path) -> memoryview:
     # Links are followed, as SQLite does, so that a store has one such file under all its names.
     store = os.path.realpath(path)
     status = os.stat(store)

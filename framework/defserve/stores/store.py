@@ -200,7 +200,7 @@ class MemoryStore:
             for name in change.drop:
                 held.pop(name, None)
             held.update(change.put)
-            self._keep(change.space, held, change.ttl)
+            self._store_space(change.space, held, change.ttl)
             return True
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
@@ -223,7 +223,7 @@ class MemoryStore:
     async def close(self) -> None:
         pass
 
-    def _keep(self, space: str, held: dict[str, bytes], ttl: float | None) -> None:
+    def _store_space(self, space: str, held: dict[str, bytes], ttl: float | None) -> None:
         if not held:
             self._spaces.pop(space, None)
             self._expires.pop(space, None)
@@ -259,7 +259,7 @@ def _size(entries: Mapping[str, bytes]) -> int:
 TTL: Final = 3.0
 RENEWED_EVERY: Final = TTL / 4
 FIRST_PAUSE: Final = 0.005
-LONGEST_PAUSE: Final = 0.1
+MAX_PAUSE_SECONDS: Final = 0.1
 WITHDRAWAL: Final = 1.0
 """Seconds for which a caller that gives up waits for the store. Then the withdrawal goes on without it."""
 
@@ -328,26 +328,29 @@ class Lease:
         pause = FIRST_PAUSE
         # The lease may be ours already: from an earlier time, or because the store repeated a change after it lost its
         # connection.
-        while not (await self._store.change(self._hold(None)) or await self._store.change(self._hold(self._token))):
+        while not (
+            await self._store.change(self._make_hold_change(None))
+            or await self._store.change(self._make_hold_change(self._token))
+        ):
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
                     await self._given_up.wait()
             if self._given_up.is_set():
                 return
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEWED_EVERY)
             try:
-                if not await self._store.change(self._hold(self._token)):
+                if not await self._store.change(self._make_hold_change(self._token)):
                     return
             except Exception as error:
                 # Whatever is wrong with the store may pass. A lease that is not renewed is lost.
                 if not isinstance(error, Refused):
                     log.error("a lease could not be renewed", exc_info=error)
 
-    def _hold(self, before: bytes | None) -> StoreChange:
+    def _make_hold_change(self, before: bytes | None) -> StoreChange:
         return StoreChange(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)
 
 

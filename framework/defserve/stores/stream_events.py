@@ -78,7 +78,7 @@ class EventStore(Protocol):
         """The client has received the whole stream, so it is the first to be dropped when room is needed."""
         ...
 
-    def forget(self) -> None:
+    def drop_events(self) -> None:
         """The session is over: drop everything."""
         ...
 
@@ -132,27 +132,27 @@ class MemoryEvents:
             opened.audiences[opened.last] = audience
         opened.shrink(self.events, self.size)
         self._busy = opened.number
-        self._changed(opened.bytes - held)
+        self._adjust_size(opened.bytes - held)
         while self.bytes > self.held and self.give_way():
             pass
         self._busy = 0
         return self._id(opened.number, opened.last)
 
     def audience(self, event_id: str) -> object:
-        stream, place = self._placed(event_id)
+        stream, place = self._locate_event(event_id)
         return stream.audiences.get(place) if stream is not None else None
 
     def release(self, event_id: str) -> None:
-        stream, place = self._placed(event_id)
+        stream, place = self._locate_event(event_id)
         if stream is not None:
             held = stream.bytes
             stream.release(place)
             stream.shrink(self.events, self.size)
-            self._changed(stream.bytes - held)
+            self._adjust_size(stream.bytes - held)
             if stream.number in self._finished:
                 self._finished_bytes += stream.bytes - held
 
-    def _placed(self, event_id: str) -> tuple[_Stream | None, int]:
+    def _locate_event(self, event_id: str) -> tuple[_Stream | None, int]:
         found = _ID.fullmatch(event_id)
         if found is None or found[1] != self._tag:
             return None, 0
@@ -190,12 +190,12 @@ class MemoryEvents:
         while len(self._finished) > self.finished or (self._finished_bytes > self.size and len(self._finished) > 1):
             self._drop(next(iter(self._finished)))
 
-    def forget(self) -> None:
+    def drop_events(self) -> None:
         self._streams.clear()
         self._names.clear()
         self._finished.clear()
         self._finished_bytes = 0
-        self._changed(-self.bytes)
+        self._adjust_size(-self.bytes)
         if self._budget is not None:
             self._budget.leave(self)
 
@@ -208,10 +208,10 @@ class MemoryEvents:
                 return True
         return False
 
-    def _changed(self, size: int) -> None:
+    def _adjust_size(self, size: int) -> None:
         self.bytes += size
         if self._budget is not None:
-            self._budget.changed(self, size)
+            self._budget.adjust_size(self, size)
 
     def _open(self, stream: str) -> _Stream:
         number = self._names.get(stream)
@@ -231,7 +231,7 @@ class MemoryEvents:
         self._no_longer_finished(number)
         gone = self._streams.pop(number)
         del self._names[gone.name]
-        self._changed(-gone.bytes)
+        self._adjust_size(-gone.bytes)
 
     def _no_longer_finished(self, number: int) -> None:
         if number in self._finished:
@@ -249,7 +249,7 @@ class EventBudget:
         self.most, self.used = most, 0
         self._stores: set[MemoryEvents] = set()
 
-    def changed(self, store: MemoryEvents, size: int) -> None:
+    def adjust_size(self, store: MemoryEvents, size: int) -> None:
         """A store holds so many bytes more, or less."""
         self.used += size
         self._stores.add(store)

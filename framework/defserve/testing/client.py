@@ -43,11 +43,11 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def named_arguments(verb: F) -> F:
+def require_named_arguments(verb: F) -> F:
     """A verb whose arguments have names. A dictionary in their place is a UsageError that says so."""
 
     @wraps(verb)
-    def checked(self: Any, item: str, /, *loose: Any, **arguments: Any) -> Any:
+    def check_and_call(self: Any, item: str, /, *loose: Any, **arguments: Any) -> Any:
         if loose:
             call = f"client.{verb.__name__}({item!r}"
             raise UsageError(
@@ -56,7 +56,7 @@ def named_arguments(verb: F) -> F:
             )
         return verb(self, item, **arguments)
 
-    return cast("F", checked)
+    return cast("F", check_and_call)
 
 
 class SyncClient:
@@ -138,59 +138,59 @@ class SyncClient:
     @property
     def version(self) -> str:
         """The protocol version that both sides agreed on."""
-        return self._connected().version
+        return self._ensure_client().version
 
     @property
     def stateless(self) -> bool:
         """Whether each request stands alone, without a session (2026-07-28 and later)."""
-        return self._connected().stateless
+        return self._ensure_client().stateless
 
     @property
     def server_info(self) -> Json:
         """The server's name, version and title, as it gave them."""
-        return self._connected().server_info
+        return self._ensure_client().server_info
 
     @property
     def capabilities(self) -> Json:
         """What the server offers."""
-        return self._connected().capabilities
+        return self._ensure_client().capabilities
 
     @property
     def instructions(self) -> str | None:
         """The server's instructions for models; None if it has none."""
-        return self._connected().instructions
+        return self._ensure_client().instructions
 
     @property
     def mgp(self) -> MgpPeer | None:
         """What was negotiated; None unless this client has `mgp=Mgp(…)`."""
-        return self._connected().mgp
+        return self._ensure_client().mgp
 
     @property
     def mcpl(self) -> SyncMcpl:
         """The server's feature sets, events, hooks and channels. The client needs `mcpl=Mcpl(…)`."""
         from defserve.testing.client_features import SyncMcpl
 
-        peer = self._connected().mcpl
+        peer = self._ensure_client().mcpl
         if peer is None:
             raise UsageError("this client does not speak MCPL", fix="@pytest.mark.serves(…, mcpl=Mcpl(…))")
         return SyncMcpl(peer, self._do)
 
-    @named_arguments
+    @require_named_arguments
     def call(self, tool: str, /, **arguments: Any) -> Any:
         """Call a tool and return its value, as `Client.call` does.
 
         Raises ToolError if it fails, Unanswered if it asks a question without a prepared answer.
         """
-        return self._do(lambda client: _called(client, tool, arguments))
+        return self._do(lambda client: _call_tool(client, tool, arguments))
 
-    @named_arguments
+    @require_named_arguments
     def start(self, tool: str, /, **arguments: Any) -> SyncTask:
         """Call a tool and do not wait for its result, as `Client.start` does."""
         from defserve.testing.client_features import SyncTask
 
         return SyncTask(self._do(lambda client: client.start(tool, **arguments)), self._do)
 
-    @named_arguments
+    @require_named_arguments
     def render(self, tool: str, /, **arguments: Any) -> SyncApp:
         """Call a tool and fetch the view that shows its result, as `Client.render` does.
 
@@ -200,7 +200,7 @@ class SyncClient:
 
         return SyncApp(self._do(lambda client: client.render(tool, **arguments)), self._do)
 
-    @named_arguments
+    @require_named_arguments
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
         """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
         return self._do(lambda client: _parts(client, tool, arguments))
@@ -262,7 +262,7 @@ class SyncClient:
         """Every file of a listed skill by its path. Raises UnverifiedSkill if one differs from its entry."""
         return self._do(lambda client: client.read_verified(entry))
 
-    @named_arguments
+    @require_named_arguments
     def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is not a string is sent as JSON text."""
         return self._do(lambda client: client.prompt(prompt, **arguments))
@@ -304,11 +304,11 @@ class SyncClient:
         """The params of the next notification of that method. Each is returned once."""
         with self._news:
             waited = self._waited_for.setdefault(method, 0)
-            if not self._news.wait_for(lambda: len(self._received(method)) > waited, within):
+            if not self._news.wait_for(lambda: len(self._find_notifications(method)) > waited, within):
                 came = ", ".join(name for name, _ in self.notifications) or "nothing"
                 raise PeerTimeout(f"no {method} within {within:g} s; received: {came}")
             self._waited_for[method] += 1
-            return self._received(method)[waited]
+            return self._find_notifications(method)[waited]
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, follow: bool = True) -> Json:
         """Send any request and return its result. Without `follow`, an `input_required` result is not answered."""
@@ -328,7 +328,7 @@ class SyncClient:
             self._script.check_used()
 
     def _do(self, verb: Callable[[Client], Awaitable[T]]) -> T:
-        client = self._connected()
+        client = self._ensure_client()
         assert self._portal is not None
         try:
             return self._portal.call(verb, client)
@@ -340,7 +340,7 @@ class SyncClient:
             if complaint := self._script.complaint():
                 raise complaint from None
 
-    def _connected(self) -> Client:
+    def _ensure_client(self) -> Client:
         if self._client is None:
             self._portal = self._stack.enter_context(start_blocking_portal("asyncio"))
             connection = self._portal.call(self._connection)
@@ -355,15 +355,15 @@ class SyncClient:
             "version": version_of(self.era),
             "answers": self._script.answers(),
             "on_log": self.logs.append,
-            "on_progress": self._progressed,
+            "on_progress": self._on_progress,
             "on_notification": self._heard,
         }
         return connect_over(self.over, self.server, options)
 
-    def _progressed(self, progress: float, total: float | None, message: str | None) -> None:
+    def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
         self.progress.append((progress, total, message))
 
-    def _received(self, method: str) -> list[Json]:
+    def _find_notifications(self, method: str) -> list[Json]:
         return [params for name, params in self.notifications if name == method]
 
     def _heard(self, method: str, params: Json) -> None:
@@ -372,7 +372,7 @@ class SyncClient:
             self._news.notify_all()
 
 
-async def _called(client: Client, tool: str, arguments: Json) -> Any:
+async def _call_tool(client: Client, tool: str, arguments: Json) -> Any:
     """The value of a call. The error about a tool that does not exist names the nearest one."""
     try:
         return await client.call(tool, **arguments)
@@ -472,37 +472,37 @@ class AnswerScript:
     def _ask(self, message: str, schema: dict[str, Any]) -> Any:
         if not self.prepared:
             fields = ", ".join(f"{name!r}: …" for name in schema.get("properties", {}))
-            self._miss(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
+            self._add_unanswered(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
             return Cancel
         try:
-            return of_one_field(_given(self.prepared.popleft(), message, schema), schema)
+            return of_one_field(_resolve_answer(self.prepared.popleft(), message, schema), schema)
         except UsageError as error:
             self._unanswered.append(f"the server asked {message!r}: {error.problem}\n  fix: {error.fix}")
             return Cancel
 
     def _ask_url(self, message: str, url: str) -> Decision:
         if not self.prepared:
-            self._miss(f"the server asked {message!r} and wants {url} opened", "client.will_answer(Accept)")
+            self._add_unanswered(f"the server asked {message!r} and wants {url} opened", "client.will_answer(Accept)")
             return Cancel
-        return _given(self.prepared.popleft(), message, url)
+        return _resolve_answer(self.prepared.popleft(), message, url)
 
     def _sample(self, params: dict[str, Any]) -> Any:
         if not self.samples:
             said = params.get("messages") or ["nothing"]
-            self._miss(f"the server asked a model about {said[-1]!r}", 'client.will_sample("…")')
+            self._add_unanswered(f"the server asked a model about {said[-1]!r}", 'client.will_sample("…")')
             raise ProtocolError("the test has no sample", code=REJECTED)
-        return _given(self.samples.popleft(), params)
+        return _resolve_answer(self.samples.popleft(), params)
 
     def _list_roots(self) -> list[Root]:
         if self.roots is None:
-            self._miss("the server asked for the client's roots", 'client.has_roots("file:///…")')
+            self._add_unanswered("the server asked for the client's roots", 'client.has_roots("file:///…")')
         return self.roots or []
 
-    def _miss(self, question: str, fix: str) -> None:
+    def _add_unanswered(self, question: str, fix: str) -> None:
         self._unanswered.append(f"{question}, and the test has no answer for it\n  fix: {fix} before the call")
 
 
-def _given(answer: Any, *question: Any) -> Any:
+def _resolve_answer(answer: Any, *question: Any) -> Any:
     if callable(answer) and not isinstance(answer, type):
         asked: Callable[..., Any] = answer
         return asked(*question)

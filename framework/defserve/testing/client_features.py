@@ -120,22 +120,22 @@ class SyncMcpl:
     def outgoing(self, id: str, *deltas: str, inference_id: str, conversation_id: str) -> None:
         """Show observers of a channel a message: its chunks, then the whole."""
 
-        async def tell(_: Any) -> None:
+        async def send_chunks(_: Any) -> None:
             async with self.peer.outgoing(id, inference_id=inference_id, conversation_id=conversation_id) as out:
                 for delta in deltas:
                     await out.chunk(delta)
 
-        self._do(tell)
+        self._do(send_chunks)
 
     def _next(self, inbox: Inbox[T], within: float, missing: str) -> T:
-        async def take(_: Any) -> T:
+        async def await_next(_: Any) -> T:
             try:
                 async with asyncio.timeout(within):
                     return await anext(inbox)
             except TimeoutError:
                 raise PeerTimeout(f"{missing} within {within:g} s") from None
 
-        return self._do(take)
+        return self._do(await_next)
 
 
 # -- `client.start` without `await`.

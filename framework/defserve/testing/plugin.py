@@ -124,7 +124,7 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
     from defserve.tooling.loading import load_quietly
 
     mark = request.node.get_closest_marker("serves")
-    target: Any = mark.args[0] if mark and mark.args else _unmarked_server(request)
+    target: Any = mark.args[0] if mark and mark.args else _find_default_server(request)
     options = {name: value for name, value in mark.kwargs.items() if name != "over"} if mark else {}
     if isinstance(target, str) and (over == "stdio" or is_address(target)):
         return target, options
@@ -143,7 +143,7 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
     return server, options
 
 
-def _unmarked_server(request: pytest.FixtureRequest) -> Any:
+def _find_default_server(request: pytest.FixtureRequest) -> Any:
     """The fixture `server`, or the server of the test's own module."""
     try:
         return request.getfixturevalue("server")

@@ -41,7 +41,7 @@ def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncConte
 
 
 def _over_memory(server: Any, options: Options, _: Options) -> AbstractAsyncContextManager[Client]:
-    return _loaded(server).connect(**options)
+    return _load_server(server).connect(**options)
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ def _over_network(scheme: str) -> Connect:
     async def connect(server: Any, options: Options, credentials: Options) -> AsyncGenerator[Client]:
         from defserve.serve.web_sessions import loopback
 
-        server = _loaded(server)
+        server = _load_server(server)
         app = server.asgi()
         if not credentials and app.auth is None:
             credentials = {"token": (key := token_urlsafe(32))}
@@ -78,7 +78,7 @@ def _over_network(scheme: str) -> Connect:
     return connect
 
 
-def _loaded(server: Any) -> Any:
+def _load_server(server: Any) -> Any:
     return load_quietly(server) if isinstance(server, str) else server
 
 

@@ -28,7 +28,10 @@ BACKUP: Final = ".bak"
 PRIVATE: Final = 0o600
 """A new file may hold secrets, such as keys in `env`."""
 
-PUT: Final[dict[Format, Callable[[str, Sequence[str], Any], str]]] = {"json": jsonc.put, "toml": toml_tables.put}
+PUT: Final[dict[Format, Callable[[str, Sequence[str], Any], str]]] = {
+    "json": jsonc.set_value,
+    "toml": toml_tables.set_value,
+}
 REMOVE: Final[dict[Format, Callable[[str, Sequence[str]], str]]] = {"json": jsonc.remove, "toml": toml_tables.remove}
 PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml": toml_tables.parse}
 
@@ -75,16 +78,16 @@ class SettingsEdit(NamedTuple):
             raise UsageError(f"cannot write {self.path}: {error.strerror}", fix="check its permissions") from None
 
 
-def put(path: Path, format: Format, keys: Sequence[str], value: Any) -> SettingsEdit:
+def set_entry(path: Path, format: Format, keys: Sequence[str], value: Any) -> SettingsEdit:
     """The file with `value` at `keys`. Raises UsageError for a file that cannot be read or edited."""
-    before = read(path)
-    return SettingsEdit(path, before, _edited(path, lambda: PUT[format](before or "", keys, value)))
+    before = read_settings_text(path)
+    return SettingsEdit(path, before, _run_edit(path, lambda: PUT[format](before or "", keys, value)))
 
 
 def remove(path: Path, format: Format, keys: Sequence[str]) -> SettingsEdit:
     """The file without what is at `keys`."""
-    before = read(path)
-    return SettingsEdit(path, before, _edited(path, lambda: REMOVE[format](before or "", keys)))
+    before = read_settings_text(path)
+    return SettingsEdit(path, before, _run_edit(path, lambda: REMOVE[format](before or "", keys)))
 
 
 def holds_only(path: Path, format: Format, keys: Sequence[str]) -> bool:
@@ -92,7 +95,7 @@ def holds_only(path: Path, format: Format, keys: Sequence[str]) -> bool:
     value = holds(path, format)
     for key in keys:
         value = value.get(key) if is_mapping(value) else None
-    return value is not None and not path.is_symlink() and read(path) == PUT[format]("", keys, value)
+    return value is not None and not path.is_symlink() and read_settings_text(path) == PUT[format]("", keys, value)
 
 
 def discard(path: Path) -> None:
@@ -106,10 +109,10 @@ def discard(path: Path) -> None:
 
 def holds(path: Path, format: Format) -> Any:
     """The content of the file; an empty object if there is no file. Raises UsageError."""
-    return _edited(path, lambda: PARSE[format](read(path) or ""))
+    return _run_edit(path, lambda: PARSE[format](read_settings_text(path) or ""))
 
 
-def read(path: Path) -> str | None:
+def read_settings_text(path: Path) -> str | None:
     """The text of a file, None if there is none. Raises UsageError if it cannot be read."""
     try:
         return _content(path)
@@ -126,7 +129,7 @@ def _content(path: Path) -> str | None:
         return None
 
 
-def _edited(path: Path, edit: Callable[[], Any]) -> Any:
+def _run_edit(path: Path, edit: Callable[[], Any]) -> Any:
     try:
         return edit()
     except BrokenDocument as error:
@@ -183,7 +186,7 @@ class ConfiguredServer(NamedTuple):
             raise UsageError(f"{self.name!r} in {self.path}: there is no folder {folder!r}", fix='correct its "cwd"')
         return folder
 
-    def filled(self) -> Launch:
+    def fill_variables(self) -> Launch:
         """How to reach it from here. Raises UsageError for a variable that is not set."""
         fill, how = self._fill, self.launch
         command = fill(how.command)
@@ -233,7 +236,7 @@ def find(target: str) -> ConfiguredServer | None:
         return None
     known = _entries(path)
     if name in known:
-        return _configured(name, path, known[name])
+        return _parse_entry(name, path, known[name])
     if json:
         raise UsageError(
             f"{path} has no server {name!r}", fix=did_you_mean(name, known) if known else "it has no servers"
@@ -241,7 +244,7 @@ def find(target: str) -> ConfiguredServer | None:
     return None
 
 
-def known() -> dict[str, str]:
+def list_configured_servers() -> dict[str, str]:
     """The names in the nearest `.mcp.json`, each with its command or address. Raises UsageError for a broken file."""
     path = nearest()
     if path is None:
@@ -267,7 +270,7 @@ def _entries(path: str) -> Mapping[str, Any]:
     return {}
 
 
-def _configured(name: str, path: str, entry: Any) -> ConfiguredServer:
+def _parse_entry(name: str, path: str, entry: Any) -> ConfiguredServer:
     """Raises UsageError for an entry that has neither a command nor an address."""
     place = f"{name!r} in {path}"
     if not is_mapping(entry):

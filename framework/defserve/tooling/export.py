@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from defserve.client.known_clients import checked_server_id
+from defserve.client.known_clients import check_server_id
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
 from defserve.server.openapi_document import examples, input_schema, tags_of
@@ -104,7 +104,7 @@ def mgp_entry(
             raise UsageError(f"--env {name[:60]!r} is not the name of a variable", fix="write --env NAME")
     sections: dict[str, Mapping[str, Any]] = {
         "[[servers]]": {
-            "id": checked_server_id(str(mgp.get("server_id") or info.get("name") or "server")),
+            "id": check_server_id(str(mgp.get("server_id") or info.get("name") or "server")),
             **({"url": url} if url else {"command": command[0], "args": list(command[1:])}),
             "transport": "http" if url else "stdio",
         },

@@ -44,51 +44,51 @@ class JsonMember:
 
 def parse(text: str) -> Any:
     """The value of the text; an empty text is an empty object. Raises BrokenDocument."""
-    return _read(text).value
+    return _parse_document(text).value
 
 
-def put(text: str, path: Sequence[str], value: Any) -> str:
+def set_value(text: str, path: Sequence[str], value: Any) -> str:
     """The text with `value` at `path`; missing objects on the way are made. Raises BrokenDocument or NotEditable."""
-    mark, text = _unmarked(text)
-    root = _read(text)
+    mark, text = _split_byte_order_mark(text)
+    root = _parse_document(text)
     if not _TRIVIA.sub("", text):
         text = text + ("" if not text or text.endswith("\n") else "\n") + "{}\n"
-        root = _read(text)
+        root = _parse_document(text)
     target, depth = _deepest(root, path)
-    expected = changed(root.value, path, value)
+    expected = copy_with_value(root.value, path, value)
     for key in reversed(path[depth + 1 :]):
         value = {key: value}
     assert target.members is not None
     known = [member for member in target.members if member.key == path[depth]]
-    edited = _replaced(text, known[-1].node, value) if known else _inserted(text, target, path[depth], value)
-    return mark + _checked(edited, expected)
+    edited = _replace_node(text, known[-1].node, value) if known else _insert_member(text, target, path[depth], value)
+    return mark + _check_meaning(edited, expected)
 
 
 def remove(text: str, path: Sequence[str]) -> str:
     """The text without what is at `path`; the same text if there is nothing. Raises BrokenDocument or NotEditable."""
-    mark, text = _unmarked(text)
-    root = _read(text)
+    mark, text = _split_byte_order_mark(text)
+    root = _parse_document(text)
     target, depth = _deepest(root, path)
     assert target.members is not None
     if depth < len(path) - 1 or all(member.key != path[-1] for member in target.members):
         return mark + text
-    expected = changed(root.value, path, GONE)
+    expected = copy_with_value(root.value, path, GONE)
     while True:
-        target, _ = _deepest(_read(text), path)
+        target, _ = _deepest(_parse_document(text), path)
         assert target.members is not None
         places = [place for place, member in enumerate(target.members) if member.key == path[-1]]
         if not places:
-            return mark + _checked(text, expected)
+            return mark + _check_meaning(text, expected)
         text = _without(text, target, places[-1])
 
 
 # -- reading ---------------------------------------------------------------------------------------------
-def _unmarked(text: str) -> tuple[str, str]:
+def _split_byte_order_mark(text: str) -> tuple[str, str]:
     return (MARK, text[1:]) if text.startswith(MARK) else ("", text)
 
 
-def _read(text: str) -> JsonNode:
-    _, text = _unmarked(text)
+def _parse_document(text: str) -> JsonNode:
+    _, text = _split_byte_order_mark(text)
     start = _skip(text, 0)
     if start == len(text):
         return JsonNode(start, start, {}, [])
@@ -119,7 +119,7 @@ def _value(text: str, at: int, depth: int) -> JsonNode:
         return JsonNode(at, end, string)
     found = _SCALAR.match(text, at)
     if found is None:
-        _fail(text, at, f"expected a value, found {_shown(text, at)}")
+        _fail(text, at, f"expected a value, found {_describe_character(text, at)}")
     return JsonNode(at, found.end(), json.loads(found[0]))
 
 
@@ -128,11 +128,11 @@ def _object(text: str, start: int, depth: int) -> JsonNode:
     at = _skip(text, start + 1)
     while not text.startswith("}", at):
         if not text.startswith('"', at):
-            _fail(text, at, f"expected a name in quotes, found {_shown(text, at)}")
+            _fail(text, at, f"expected a name in quotes, found {_describe_character(text, at)}")
         key, end = _string(text, at)
         colon = _skip(text, end)
         if not text.startswith(":", colon):
-            _fail(text, colon, f"expected a colon after {key!r}, found {_shown(text, colon)}")
+            _fail(text, colon, f"expected a colon after {key!r}, found {_describe_character(text, colon)}")
         member = JsonMember(key, at, _value(text, _skip(text, colon + 1), depth + 1))
         members.append(member)
         at, member.comma = _separator(text, member.node.end, "}")
@@ -155,7 +155,7 @@ def _separator(text: str, at: int, closing: str) -> tuple[int, int]:
     if text.startswith(",", at):
         return _skip(text, at + 1), at + 1
     if not text.startswith(closing, at):
-        _fail(text, at, f"expected a comma or {closing!r}, found {_shown(text, at)}")
+        _fail(text, at, f"expected a comma or {closing!r}, found {_describe_character(text, at)}")
     return at, 0
 
 
@@ -169,7 +169,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
         _fail(text, at, "a string has an unknown escape")
 
 
-def _shown(text: str, at: int) -> str:
+def _describe_character(text: str, at: int) -> str:
     return repr(text[at]) if at < len(text) else "the end of the file"
 
 
@@ -190,22 +190,22 @@ def _deepest(root: JsonNode, path: Sequence[str]) -> tuple[JsonNode, int]:
         node, depth = inside[-1].node, depth + 1
 
 
-def _checked(text: str, expected: Any) -> str:
+def _check_meaning(text: str, expected: Any) -> str:
     if parse(text) != expected:
         raise NotEditable("it is written in a way that cannot be edited safely")
     return text
 
 
-def _replaced(text: str, node: JsonNode, value: Any) -> str:
+def _replace_node(text: str, node: JsonNode, value: Any) -> str:
     if node.value == value:
         return text
     return text[: node.start] + _dump(text, value, _indent_at(text, node.start)) + text[node.end :]
 
 
-def _inserted(text: str, target: JsonNode, key: str, value: Any) -> str:
+def _insert_member(text: str, target: JsonNode, key: str, value: Any) -> str:
     assert target.members is not None
     if not target.members:
-        return _filled(text, target, key, value)
+        return _insert_first_member(text, target, key, value)
     first, last = target.members[0], target.members[-1]
     end = last.comma or last.node.end
     if "\n" not in text[target.start : first.start]:
@@ -218,7 +218,7 @@ def _inserted(text: str, target: JsonNode, key: str, value: Any) -> str:
     return text[:end] + ("" if last.comma else ",") + text[end:behind] + member + text[behind:]
 
 
-def _filled(text: str, target: JsonNode, key: str, value: Any) -> str:
+def _insert_first_member(text: str, target: JsonNode, key: str, value: Any) -> str:
     """The first member of an object, which may hold comments."""
     base, newline = _indent_at(text, target.start), _line_end(text)
     inside = text[target.start + 1 : target.end - 1].rstrip()
@@ -292,11 +292,11 @@ class NotEditable(ValueError):
     """The text can be parsed, but the edit cannot be made in it."""
 
 
-def changed(whole: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+def copy_with_value(whole: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
     """A copy of a document with `value` at `path`."""
     copy = dict(whole)
     if len(path) > 1:
-        copy[path[0]] = changed(copy.get(path[0], {}), path[1:], value)
+        copy[path[0]] = copy_with_value(copy.get(path[0], {}), path[1:], value)
     elif value is GONE:
         del copy[path[0]]
     else:

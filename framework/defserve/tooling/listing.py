@@ -126,7 +126,7 @@ class UnstartedSession:
     def ask(self, method: str, params: Json) -> Json | None:
         """The result, or None if the answer needs the event loop. Raises PeerError."""
         self._sent.clear()
-        if not self.session.receive(encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})):
+        if not self.session.feed_bytes(encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})):
             return None
         reply = from_json(self._sent[-1].data)
         if "error" in reply:

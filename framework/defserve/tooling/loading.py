@@ -26,10 +26,10 @@ def load_quietly(target: str) -> Any:
             return load_server(target)
     except SystemExit as stop:
         file = os.path.basename(split_target(target)[0])
-        problem = f"{file} ended the program while it was loaded (exit {_told(stop)})"
+        problem = f"{file} ended the program while it was loaded (exit {_format_exit_code(stop)})"
         raise UsageError(problem, where=author_line(stop), fix=GUARD) from stop
     except UsageError as error:
-        raise _blamed(error, target) from error.__cause__
+        raise _locate_error(error, target) from error.__cause__
 
 
 @contextmanager
@@ -51,13 +51,13 @@ def _nothing(*_: object, **__: object) -> None:
     """Stands where a server would serve."""
 
 
-def _told(stop: SystemExit) -> str:
+def _format_exit_code(stop: SystemExit) -> str:
     if stop.code is None or isinstance(stop.code, int):
         return str(stop.code or 0)
     return f"1: {stop.code}"
 
 
-def _blamed(error: UsageError, target: str) -> UsageError:
+def _locate_error(error: UsageError, target: str) -> UsageError:
     """The error with the author's line instead of a library's, and what helps a file that belongs to a package."""
     cause = error.__cause__
     if cause is None or isinstance(cause, UsageError):

@@ -36,11 +36,11 @@ class ProjectEdit(NamedTuple):
 
 def plan_edits(home: ServerLocation, part: ServerPart) -> list[ProjectEdit]:
     """The edits that add a part. Raises UsageError if its name is taken."""
-    module = parsed(home.source)
+    module = parse_source(home.source)
     _refuse_clashes(home.source, module, part)
-    text = _read(home.source)
+    text = _read_source(home.source)
     return [
-        ProjectEdit(home.source, text, inserted(text, part.code, _end(module, text))),
+        ProjectEdit(home.source, text, insert_code(text, part.code, _end(module, text))),
         _test(home, part),
     ]
 
@@ -51,7 +51,7 @@ def apply(edits: list[ProjectEdit]) -> None:
         edit.path.write_bytes(edit.after.encode())
 
 
-def inserted(text: str, code: str, line: int | None = None) -> str:
+def insert_code(text: str, code: str, line: int | None = None) -> str:
     """The text with code inserted before a line, or at the end, with two empty lines around it."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.splitlines()
@@ -76,29 +76,29 @@ def _test(home: ServerLocation, part: ServerPart) -> ProjectEdit:
     """The test is added to the tests of the module if they have the imports it needs, else to a new file."""
     usual = home.root / "tests" / f"test_{home.source.stem}.py"
     if usual.is_file():
-        names = set(_defined(parsed(usual)))
+        names = set(_iter_defined_names(parse_source(usual)))
         if part.test_name in names:
             raise UsageError(f"{usual} already has a {part.test_name}", fix="use another name")
         if names >= NEEDED:
             mark = "" if "pytestmark" in names else f'@pytest.mark.serves("{home.target}")\n'
-            text = _read(usual)
-            return ProjectEdit(usual, text, inserted(text, mark + part.test))
+            text = _read_source(usual)
+            return ProjectEdit(usual, text, insert_code(text, mark + part.test))
     own = home.root / "tests" / f"{part.test_name}.py"
     if own.exists():
         raise UsageError(f"{own} already exists", fix="use another name")
-    return ProjectEdit(own, "", inserted(NEW_TEST.format(target=home.target), part.test))
+    return ProjectEdit(own, "", insert_code(NEW_TEST.format(target=home.target), part.test))
 
 
 def _refuse_clashes(source: Path, module: ast.Module, part: ServerPart) -> None:
     for name in part.defines:
-        if name in _defined(module):
+        if name in _iter_defined_names(module):
             raise UsageError(f"{source} already defines {name!r}", fix="use another name, or remove that one first")
     for name in part.registers:
-        if name in _registered(module):
+        if name in _iter_registered_names(module):
             raise UsageError(f"{source} already serves {name!r}", fix="use another name, or remove that one first")
 
 
-def _defined(module: ast.Module) -> Iterator[str]:
+def _iter_defined_names(module: ast.Module) -> Iterator[str]:
     """Every name that a module defines at its top level."""
     for node in module.body:
         match node:
@@ -113,7 +113,7 @@ def _defined(module: ast.Module) -> Iterator[str]:
                 pass
 
 
-def _registered(module: ast.Module) -> Iterator[str]:
+def _iter_registered_names(module: ast.Module) -> Iterator[str]:
     """Names in registrations: `@server.tool(name="x")`, `@server.resource("x://y")`, `feature_set("x")`."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in NAMING:
@@ -123,7 +123,7 @@ def _registered(module: ast.Module) -> Iterator[str]:
                     yield value.value
 
 
-def _read(path: Path) -> str:
+def _read_source(path: Path) -> str:
     return path.read_bytes().decode()
 
 
@@ -331,13 +331,13 @@ def locate(start: Path, server: str | None = None) -> ServerLocation:
     """
     project = next((folder for folder in (start, *start.parents) if (folder / "pyproject.toml").is_file()), None)
     if server is not None:
-        return _named(project or start, start, server)
+        return _find_named_server(project or start, start, server)
     if project is None:
         raise UsageError(
             f"there is no pyproject.toml in {start} or above it",
             fix="go into the project, create one with `defserve new`, or add --server server.py",
         )
-    found = list(dict.fromkeys(_declared(project)))
+    found = list(dict.fromkeys(_iter_declared_servers(project)))
     if len(found) == 1:
         return found[0]
     if found:
@@ -354,7 +354,7 @@ def locate(start: Path, server: str | None = None) -> ServerLocation:
 def server_variables(source: Path) -> list[str]:
     """The names at the top level of a module that `Server(...)` is assigned to."""
     names: list[str] = []
-    for node in parsed(source).body:
+    for node in parse_source(source).body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=called)):
                 pass
@@ -367,14 +367,14 @@ def server_variables(source: Path) -> list[str]:
     return names
 
 
-def parsed(source: Path) -> ast.Module:
+def parse_source(source: Path) -> ast.Module:
     try:
         return ast.parse(source.read_bytes())
     except SyntaxError as error:
         raise UsageError(f"{error.msg}", where=f"{source}:{error.lineno}", fix="correct the file first") from None
 
 
-def _declared(root: Path) -> Iterator[ServerLocation]:
+def _iter_declared_servers(root: Path) -> Iterator[ServerLocation]:
     project = _project(root)
     servers: Mapping[str, str] = project.get("entry-points", {}).get(GROUP, {})
     scripts: Mapping[str, str] = project.get("scripts", {})
@@ -391,7 +391,7 @@ def _file_of(root: Path, module: str) -> Path | None:
     return next((file for file in tried if file.is_file()), None)
 
 
-def _named(root: Path, start: Path, server: str) -> ServerLocation:
+def _find_named_server(root: Path, start: Path, server: str) -> ServerLocation:
     file, _, variable = server.partition(".py:")
     source = start / (file if file.endswith(".py") else f"{file}.py")
     if not source.is_file():

@@ -40,7 +40,7 @@ def create(given: Mapping[str, str], output: Path) -> CreatedProject:
     folder = output / answers["project_slug"]
     if folder.exists():
         raise UsageError(f"{folder} already exists", fix="use another --name or --output, or move the folder")
-    files = dict(_rendered(data(), asked, answers))
+    files = dict(_render_files(data(), asked, answers))
     for path, (text, source) in files.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def create(given: Mapping[str, str], output: Path) -> CreatedProject:
     return CreatedProject(folder, answers, tuple(sorted(files)))
 
 
-def _rendered(
+def _render_files(
     home: Path, asked: TemplateQuestions, answers: Mapping[str, str]
 ) -> Iterator[tuple[str, tuple[bytes, Path]]]:
     """Path in the project → content, and the file of the template."""
@@ -157,12 +157,12 @@ class TemplateQuestions:
                 f"{name}: {answer!r} means something else to programs that read it",
                 fix=f"use another, for example {answer}-server",
             )
-        if name == "package_name" and self._taken(answer):
+        if name == "package_name" and self._is_reserved(answer):
             raise UsageError(
                 f"{name}: {answer!r} is taken by another module", fix=f"use another, for example {answer}_server"
             )
 
-    def _taken(self, package: str) -> bool:
+    def _is_reserved(self, package: str) -> bool:
         return keyword.iskeyword(package) or package in sys.stdlib_module_names or package in self.settings["_reserved"]
 
 
@@ -259,12 +259,12 @@ def placeholders(folder: Path, asked: TemplateQuestions) -> list[Placeholder]:
     texts = {name: (folder / name).read_text("utf-8", "replace") for name in FILES if (folder / name).is_file()}
     return [
         Placeholder(about, text, files)
-        for about, text, forms in _made_up(asked)
+        for about, text, forms in _iter_placeholders(asked)
         if (files := tuple(name for name, whole in texts.items() if any(form in f"\n{whole}\n" for form in forms)))
     ]
 
 
-def _made_up(asked: TemplateQuestions) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _iter_placeholders(asked: TemplateQuestions) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What it is, its text, and the forms in which files contain it, which are unlikely to occur by chance."""
     author, user = asked.settings["author"], asked.settings["github_user"]
     yield "author", author, (f'"{author}"', f") {author}\n")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from defserve.auth.issuers import HttpAnswer, HttpRequest, Send, send
-from defserve.auth.oauth import checked_url, covers, issuer_places, oauth_challenge, origin_of, resource_places
+from defserve.auth.oauth import check_url, covers, issuer_places, oauth_challenge, origin_of, resource_places
 from defserve.auth.signing_keys import ASYMMETRIC, parse_key_set
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
@@ -37,7 +37,7 @@ _HEADERS: Final = {
 async def sign_in_steps(url: str, ask: Send = send) -> AsyncIterator[Step]:
     """Every step of a client that knows only the URL of a server."""
     try:
-        checked_url(url, "the URL", query=True)
+        check_url(url, "the URL", query=True)
         answer = await ask(HttpRequest(url, headers=_HEADERS, body=json.dumps(_OPENING).encode()))
     except UsageError as error:
         yield Step(SERVER, "reached", "broken", error.problem, error.fix)
@@ -158,7 +158,7 @@ async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: Send) 
     """Every step at an issuer, for a server at `url` that names these scopes."""
     part = f"Issuer {issuer}"
     try:
-        checked_url(issuer, "the issuer")
+        check_url(issuer, "the issuer")
     except UsageError as error:
         yield Step(part, "metadata", "broken", error.problem, error.fix)
         return
@@ -192,7 +192,7 @@ def _endpoints(part: str, found: Mapping[str, Any]) -> Step:
     wrong: list[str] = []
     for name in ("authorization_endpoint", "token_endpoint"):
         try:
-            checked_url(str(found.get(name)), name, query=True)
+            check_url(str(found.get(name)), name, query=True)
         except UsageError as error:
             wrong.append(error.problem)
     if wrong:
@@ -284,7 +284,7 @@ async def _keys(part: str, found: Mapping[str, Any], ask: Send) -> Step:
         return Step(part, "keys", "ok", "none published: its tokens are opaque, or its own server reads them")
     url = str(found["jwks_uri"])
     try:
-        checked_url(url, "jwks_uri", query=True)
+        check_url(url, "jwks_uri", query=True)
         answer = await ask(HttpRequest(url))
         document: Any = json.loads(answer.body) if answer.status == 200 else None
         if is_object(document) and document.get("keys") == []:
@@ -304,7 +304,7 @@ async def _keys(part: str, found: Mapping[str, Any], ask: Send) -> Step:
 async def document_at(url: str, ask: Send) -> tuple[dict[str, Any] | None, str]:
     """The JSON object at a URL; or why there is none."""
     try:
-        checked_url(url, "it", query=True)
+        check_url(url, "it", query=True)
         answer = await ask(HttpRequest(url))
         if answer.status != 200:
             return None, f"status {answer.status}"

@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from typing import Any, Final
 
 from defserve.core.json_values import is_object
-from defserve.tooling.jsonc import GONE, BrokenDocument, NotEditable, changed
+from defserve.tooling.jsonc import GONE, BrokenDocument, NotEditable, copy_with_value
 
 UNSAFE: Final = "it is written in a way that cannot be edited safely"
 _ARRAY: Final = re.compile(r"^[ \t]*\[\[[^\[\],\r\n]+\]\](?=[ \t]*(?:#|\r?$))", re.MULTILINE)
@@ -31,12 +31,12 @@ def parse(text: str) -> dict[str, Any]:
         raise BrokenDocument(problem, int(line[1]) if line else text.count("\n") + 1) from None
 
 
-def put(text: str, path: Sequence[str], value: Mapping[str, Any]) -> str:
+def set_value(text: str, path: Sequence[str], value: Mapping[str, Any]) -> str:
     """The text with the table `value` at `path`. Raises BrokenDocument or NotEditable."""
     whole = parse(text)
     if _at(whole, path) == value:
         return text
-    return _checked(_candidates(text, path, value), changed(whole, path, value))
+    return _choose_candidate(_candidates(text, path, value), copy_with_value(whole, path, value))
 
 
 def remove(text: str, path: Sequence[str]) -> str:
@@ -47,7 +47,7 @@ def remove(text: str, path: Sequence[str]) -> str:
     lines, _ = _without(text, path)
     if len(lines) > 1 and not lines[-1].strip() and text.endswith("\n"):
         lines.pop()
-    return _checked(["".join(lines)], changed(whole, path, GONE))
+    return _choose_candidate(["".join(lines)], copy_with_value(whole, path, GONE))
 
 
 def _at(whole: Any, path: Sequence[str]) -> Any:
@@ -60,22 +60,22 @@ def _at(whole: Any, path: Sequence[str]) -> Any:
     return whole
 
 
-def _checked(candidates: Iterator[str] | list[str], expected: dict[str, Any]) -> str:
+def _choose_candidate(candidates: Iterator[str] | list[str], expected: dict[str, Any]) -> str:
     """The first text that has the expected meaning. Raises NotEditable."""
     for text in candidates:
         try:
-            if _pruned(tomllib.loads(text)) == _pruned(expected):
+            if _prune_empty_tables(tomllib.loads(text)) == _prune_empty_tables(expected):
                 return text
         except tomllib.TOMLDecodeError:
             continue
     raise NotEditable(UNSAFE)
 
 
-def _pruned(value: Any) -> Any:
+def _prune_empty_tables(value: Any) -> Any:
     """Without empty tables: it does not matter whether the header of one is left."""
     if not is_object(value):
         return value
-    return {key: pruned for key, item in value.items() if (pruned := _pruned(item)) != {}}
+    return {key: pruned for key, item in value.items() if (pruned := _prune_empty_tables(item)) != {}}
 
 
 def _candidates(text: str, path: Sequence[str], value: Mapping[str, Any]) -> Iterator[str]:

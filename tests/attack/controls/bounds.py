@@ -52,8 +52,8 @@ def watch_anything(patch: Patch) -> None:
 
 def know_every_head(patch: Patch) -> None:
     patch.set("defserve.serve.fastpath.known_heads:KNOWN", 10**9)
-    patch.set("defserve.serve.fastpath.known_heads:LONGEST", 10**9)
-    patch.set("defserve.serve.fastpath.protocol:LESSONS", 10**9)
+    patch.set("defserve.serve.fastpath.known_heads:MAX_HEAD_BYTES", 10**9)
+    patch.set("defserve.serve.fastpath.protocol:MAX_LEARNED_HEADS", 10**9)
     patch.set("defserve.serve.fastpath.protocol:FastProtocol._lessons", 10**9)
 
 
@@ -110,7 +110,7 @@ def refuse_the_excess(patch: Patch) -> None:
 
         return put
 
-    patch.wrap(f"{QUEUE}.put", make)
+    patch.wrap(f"{QUEUE}.enqueue_call", make)
     patch.set(f"{QUEUE}.full", False)
 
 

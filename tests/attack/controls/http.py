@@ -9,7 +9,7 @@ from tests.attack.controls.patching import Patch
 
 GATE = "defserve.serve.http.request_heads:Gate"
 HEADS = "defserve.serve.fastpath.deadlines:HeadDeadline"
-SOCKET = "defserve.serve.fastpath.websockets:PatientWebSocket"
+SOCKET = "defserve.serve.fastpath.websockets:BoundedWebSocket"
 EXCHANGE = "defserve.serve.http.exchange:Exchange"
 APP = "defserve.serve.http.app:HttpApp"
 
@@ -26,7 +26,7 @@ def take_any_origin(patch: Patch) -> None:
 
 def take_any_host_in_a_target(patch: Patch) -> None:
     """Only the path of an absolute URI counts."""
-    patch.set("defserve.serve.http.request_heads:_known", lambda authority, scheme: "")
+    patch.set("defserve.serve.http.request_heads:_strip_default_port", lambda authority, scheme: "")
 
 
 def open_the_gate(patch: Patch) -> None:
@@ -169,7 +169,7 @@ def wait_for_half_closed_clients(patch: Patch) -> None:
 
 def read_on_always(patch: Patch) -> None:
     """More is read from a connection while its requests wait for their answers."""
-    patch.set("defserve.serve.fastpath.holding:HoldingFlow.hold", lambda self: None)
+    patch.set("defserve.serve.fastpath.holding:HoldingFlow.hold_reading", lambda self: None)
     patch.set("uvicorn.protocols.http.flow_control:FlowControl.pause_reading", lambda self: None)
 
 

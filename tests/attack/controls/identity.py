@@ -169,7 +169,7 @@ def keep_what_is_open(patch: Patch) -> None:
 
     patch.set(f"{LIVE}.sweep", check_nothing)
     patch.set(f"{LIVE}._follow", check_nothing)
-    patch.set(f"{LIVE}.hold", lambda self, holder: None)
+    patch.set(f"{LIVE}.watch_holder", lambda self, holder: None)
 
 
 def count_no_failures(patch: Patch) -> None:
@@ -364,7 +364,7 @@ def go_anywhere(patch: Patch) -> None:
     async def resolve(self: Any, host: str, port: int) -> Any:
         return [host]
 
-    patch.set(f"{fetcher}._judged", find)
+    patch.set(f"{fetcher}._check_url", find)
     patch.set(f"{fetcher}._judge_name", lambda self, address, what: None)
     patch.set(f"{fetcher}._resolve", resolve)
 
@@ -387,7 +387,7 @@ def take_any_file_for_a_sign_in(patch: Patch) -> None:
     from defserve.client.link import sign_in_file
 
     store = "defserve.client.signin.credential_files:FileStore"
-    patch.set(f"{store}.read", lambda self, server: self._read(sign_in_file(server, self._folder)))
+    patch.set(f"{store}.load_credential", lambda self, server: self._read(sign_in_file(server, self._folder)))
 
 
 def keep_sign_ins_by_host(patch: Patch) -> None:
@@ -402,12 +402,12 @@ def keep_sign_ins_by_host(patch: Patch) -> None:
         return next((kept for name, kept in self._kept.items() if name_host(name) == name_host(server)), None)
 
     patch.set("defserve.client.link:canonical", name_host)
-    patch.set("defserve.client.signin.credentials:MemoryCredentialStore.read", read)
+    patch.set("defserve.client.signin.credentials:MemoryCredentialStore.load_credential", read)
 
 
 def quote_anything(patch: Patch) -> None:
     """The words of a peer are repeated as they are."""
-    patch.set("defserve.client.signin.fetching:quoted", str)
+    patch.set("defserve.client.signin.fetching:quote_peer_text", str)
 
 
 def take_any_token(patch: Patch) -> None:
@@ -427,7 +427,7 @@ def take_any_token(patch: Patch) -> None:
 
 
 def read_documents_of_any_size(patch: Patch) -> None:
-    patch.set("defserve.client.signin.fetching:LONGEST_DOCUMENT", 10**12)
+    patch.set("defserve.client.signin.fetching:MAX_DOCUMENT_BYTES", 10**12)
 
 
 # -- documents of clients --------------------------------------------------------------------------------
@@ -448,17 +448,17 @@ def believe_documents(patch: Patch) -> None:
     async def read(self: Any, url: str) -> Any:
         import json
 
-        from defserve.auth.proxy.clients import described
+        from defserve.auth.proxy.clients import parse_client
 
-        return described(json.loads(await self._fetch(url)), url, url)
+        return parse_client(json.loads(await self._fetch(url)), url, url)
 
-    patch.set(f"{documents}._read", read)
+    patch.set(f"{documents}._fetch_client", read)
 
 
 def take_long_documents(patch: Patch) -> None:
     from dataclasses import replace
 
-    patch.set("defserve.auth.proxy.clients:LARGEST", 10**12)
+    patch.set("defserve.auth.proxy.clients:MAX_DOCUMENT_BYTES", 10**12)
     patch.wrap(
         "defserve.guard.http_transport:BoundedBody.__init__",
         lambda start: (

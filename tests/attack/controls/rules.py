@@ -105,7 +105,7 @@ def repeat_everything(patch: Patch) -> None:
 
 def repeat_the_version(patch: Patch) -> None:
     repeat_everything(patch)
-    patch.set("defserve.serve.http.streamable:_unsupported", lambda version: f"unsupported version {version}")
+    patch.set("defserve.serve.http.streamable:_format_unsupported", lambda version: f"unsupported version {version}")
 
 
 # -- what people approve ---------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def name_nobody_who_asks(patch: Patch) -> None:
 
 
 def pass_on_every_word(patch: Patch) -> None:
-    patch.set("defserve.proxying.boundary:passed_meta", lambda meta: dict(meta))
+    patch.set("defserve.proxying.boundary:filter_front_meta", lambda meta: dict(meta))
 
 
 def import_every_text(patch: Patch) -> None:
@@ -203,11 +203,11 @@ def take_any_slash(patch: Patch) -> None:
 
 
 def delete_by_prefix(patch: Patch) -> None:
-    from defserve.tooling.packaging.project_documents import normalized
+    from defserve.tooling.packaging.project_documents import normalize_name
 
     def find(project: Any, out: Any) -> Any:
-        ours = f"{normalized(project.name)}-"
-        return (path for path in sorted(out.iterdir()) if normalized(path.name).startswith(ours) and path.is_file())
+        ours = f"{normalize_name(project.name)}-"
+        return (path for path in sorted(out.iterdir()) if normalize_name(path.name).startswith(ours) and path.is_file())
 
     patch.set("defserve.tooling.packaging.package:find_built", find)
 

@@ -71,9 +71,9 @@ def _harmless() -> Any:
 
 
 def refuse_every_command(patch: Patch) -> None:
-    from defserve.guard.verdict import Violation, refused
+    from defserve.guard.verdict import Violation, make_refused_verdict
 
-    patch.set(f"{SHELL}:judge", lambda command, **options: refused([Violation("no", "never")], {}))
+    patch.set(f"{SHELL}:judge", lambda command, **options: make_refused_verdict([Violation("no", "never")], {}))
 
 
 def take_private_addresses(patch: Patch) -> None:
@@ -132,7 +132,7 @@ def ship_secrets(patch: Patch) -> None:
 
 
 def take_any_server_name(patch: Patch) -> None:
-    patch.set("defserve.client.known_clients:checked_server_name", lambda name: name)
+    patch.set("defserve.client.known_clients:check_server_name", lambda name: name)
 
 
 def take_any_project_name(patch: Patch) -> None:
@@ -149,7 +149,7 @@ def believe_any_signature(patch: Patch) -> None:
 
 
 def ask_no_anchor(patch: Patch) -> None:
-    patch.set("defserve.stores.audit.chain:_anchored", lambda anchors, path, keys: ({}, ""))
+    patch.set("defserve.stores.audit.chain:_load_anchored_heads", lambda anchors, path, keys: ({}, ""))
 
 
 def write_for_everybody(patch: Patch) -> None:

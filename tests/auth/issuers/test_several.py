@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.auth import JWT, Auth, Introspection, Issuers, Principal, StaticTokens
-from defserve.auth.issuers import HttpAnswer, HttpRequest, claimed_issuer
+from defserve.auth.issuers import HttpAnswer, HttpRequest, read_claimed_issuer
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, pem, private_key, raw, signed
 from tests.rows import for_each_row
@@ -112,4 +112,4 @@ def test_verifiers_that_do_not_go_together_are_refused(verifiers: Any, problem: 
 
 @given(st.text(alphabet="abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.=", max_size=200))
 def test_any_text_has_an_issuer_or_none(token: str) -> None:
-    assert claimed_issuer(token) is None or isinstance(claimed_issuer(token), str)
+    assert read_claimed_issuer(token) is None or isinstance(read_claimed_issuer(token), str)

@@ -13,7 +13,16 @@ import pytest
 from jwt.algorithms import ECAlgorithm
 
 from defserve.auth import signing_keys
-from defserve.auth.signing_keys import ASYMMETRIC, GRACE, LARGEST, PAUSE, RETRY, KeySet, download, parse_key_set
+from defserve.auth.signing_keys import (
+    ASYMMETRIC,
+    GRACE,
+    MAX_RESPONSE_BYTES,
+    PAUSE,
+    RETRY,
+    KeySet,
+    download,
+    parse_key_set,
+)
 from tests.auth.issuer import jwk, key_set, private_key
 from tests.rows import for_each_row
 
@@ -208,7 +217,7 @@ def test_a_member_may_say_what_it_is_for(fields: dict[str, Any]) -> None:
         b'{"keys": []}',
         b"\xff",
         b"[" * 100_000,
-        b" " * LARGEST + key_set(ONE),
+        b" " * MAX_RESPONSE_BYTES + key_set(ONE),
         key_set(*[ONE] * 65),
     ],
     ids=range(9),
@@ -219,7 +228,9 @@ def test_a_document_without_keys_leaves_none(document: bytes) -> None:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        status, body = {"/keys": (200, key_set(ONE)), "/large": (200, b" " * (LARGEST * 4))}.get(self.path, (302, b""))
+        status, body = {"/keys": (200, key_set(ONE)), "/large": (200, b" " * (MAX_RESPONSE_BYTES * 4))}.get(
+            self.path, (302, b"")
+        )
         self.send_response(status)
         self.send_header("Location", "/keys")
         self.send_header("Content-Length", str(len(body)))

@@ -333,11 +333,11 @@ def test_a_signature_is_checked_once_and_the_claims_of_each_caller_are_its_own(m
 def test_what_is_remembered_of_tokens_is_bounded_in_bytes() -> None:
     kept, key = VerifiedTokens(100 * ENTRY_BYTES), VerificationKey(b"", frozenset())
     for number in range(1_000):
-        kept.keep(f"token-{number}", VerifiedToken(None, "ES256", key))
+        kept.store_token(f"token-{number}", VerifiedToken(None, "ES256", key))
     assert sum(kept.find(f"token-{number}") is not None for number in range(1_000)) == 100
-    kept.keep("large", VerifiedToken(None, "ES256", key, b"x" * 99 * ENTRY_BYTES))
+    kept.store_token("large", VerifiedToken(None, "ES256", key, b"x" * 99 * ENTRY_BYTES))
     assert kept.find("large") is not None and kept.find("token-999") is None
-    kept.keep("larger", VerifiedToken(None, "ES256", key, b"x" * 100 * ENTRY_BYTES))
+    kept.store_token("larger", VerifiedToken(None, "ES256", key, b"x" * 100 * ENTRY_BYTES))
     assert kept.find("larger") is None
 
 

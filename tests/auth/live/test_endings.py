@@ -133,10 +133,10 @@ async def test_in_a_session_of_another_key_only_what_it_did_itself_ends(place: P
     reading = await callers["weak"].stream(session)
     (conversation,) = made.server.composition.sessions
     subscribed = conversation.peek(SubscribedUris)
-    assert subscribed is not None and len(subscribed.asked_for()) == 2
+    assert subscribed is not None and len(subscribed.list_requested_uris()) == 2
     await revoke(place, "weak")
     assert await reading.rest() == []
-    await until(lambda: len(subscribed.asked_for()) == 1)
+    await until(lambda: len(subscribed.list_requested_uris()) == 1)
     assert (await callers["strong"].call(session, "erase")).status == 200
 
 

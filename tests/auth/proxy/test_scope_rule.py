@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.auth.proxy import authorization_requests
-from defserve.auth.proxy.authorization_requests import Offered, ScopeRule, granted_scopes
+from defserve.auth.proxy.authorization_requests import Offered, ScopeRule, select_scopes
 from defserve.errors import UsageError
 from tests.auth.proxied import URL, call, proxy, visiting
 from tests.auth.vendor import FakeVendor
@@ -133,6 +133,6 @@ async def test_a_rule_that_fails_or_answers_nonsense_gives_nothing_more(
 async def test_what_is_granted_was_asked_for_and_is_the_rules_or_everybodys(
     asked: list[str], allowed: set[str]
 ) -> None:
-    requested = granted_scopes(asked, OFFERED)
+    requested = select_scopes(asked, OFFERED)
     granted = set(await ScopeRule(OFFERED, lambda claims: allowed).grant_scopes({"sub": "x"}, requested))
     assert "a" in granted and granted - {"a"} == {"b", "c"} & set(asked) & allowed

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from defserve.binding.arguments import Arguments, lookup
 from defserve.binding.core_schemas import MAX_HASHED, MAX_NUMBERS, fail_fast, fail_fast_validator
-from defserve.binding.signature import read
+from defserve.binding.signature import read_signature
 from defserve.errors import BadArguments
 from tests.effort import examples
 from tests.rows import for_each_row
@@ -212,7 +212,7 @@ def cost(case: str) -> None:
     from time import process_time
 
     function, make = WRONG[case]
-    arguments, value = Arguments.of(read(function, lambda annotation: None)), {"xs": make()}
+    arguments, value = Arguments.of(read_signature(function, lambda annotation: None)), {"xs": make()}
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
     with pytest.raises(BadArguments):
         arguments.validate(value)
@@ -262,7 +262,7 @@ def _taking(annotation: Any) -> Arguments:
     def f(given: Any) -> None: ...
 
     f.__annotations__["given"] = annotation
-    return Arguments.of(read(f, lambda _: None))
+    return Arguments.of(read_signature(f, lambda _: None))
 
 
 @pytest.mark.parametrize("name", _COLLIDING)

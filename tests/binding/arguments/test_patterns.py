@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, StringC
 from typing_extensions import TypedDict
 
 from defserve import Server, UsageError
-from defserve.binding.explicit_schema import ExplicitArguments, fits
+from defserve.binding.explicit_schema import ExplicitArguments, is_valid_instance
 from defserve.binding.patterns import (
     NotLinear,
     PatternProblem,
@@ -332,4 +332,4 @@ def test_every_keyword_with_a_pattern_is_checked_in_linear_time(schema: Any):
     ],
 )
 def test_patterns_of_a_schema_are_judged_by_our_engine(schema: Any, value: Any, expected: bool):
-    assert fits(value, schema) is expected
+    assert is_valid_instance(value, schema) is expected

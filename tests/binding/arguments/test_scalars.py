@@ -146,7 +146,7 @@ from typing import Annotated, Any, Literal, Optional
 from defserve.binding.injection import InjectionPlan
 from defserve.binding.results import Returns
 from defserve.binding.arguments import Arguments
-from defserve.binding.signature import read
+from defserve.binding.signature import read_signature
 from defserve.errors import BadArguments
 
 class Colour(enum.Enum):
@@ -157,7 +157,7 @@ def tool(
     g: Optional[tuple[int, ...]] = None, h: bool | str = False, i: bytes = b"",
 ) -> list[int]: ...
 
-signature = read(tool, lambda annotation: None)
+signature = read_signature(tool, lambda annotation: None)
 arguments, returns = Arguments.of(signature), Returns.of(signature)
 assert InjectionPlan.of(signature.injected) is None
 assert arguments.schema["properties"]["b"] == {"type": "string", "description": "the b"}

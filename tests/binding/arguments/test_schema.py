@@ -20,14 +20,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, Se
 
 from defserve.base.hidden_characters import has_hidden
 from defserve.binding.arguments import Arguments, fragment
-from defserve.binding.signature import read
+from defserve.binding.signature import read_signature
 from defserve.errors import BadArguments, UsageError
 from tests.effort import examples
 from tests.rows import for_each_row
 
 
 def arguments(function: Any) -> Arguments:
-    return Arguments.of(read(function, lambda annotation: None))
+    return Arguments.of(read_signature(function, lambda annotation: None))
 
 
 def one(annotation: Any, default: Any = ...) -> Arguments:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from defserve.cli.terminal_answers import PreparedAnswers
-from defserve.client.answers import settled
+from defserve.client.answers import maybe_await
 from defserve.client.mgp.server_claims import tool_security
 from defserve.errors import UsageError
 from tests.rows import for_each_row
@@ -62,7 +62,7 @@ def test_a_yes_answers_the_servers_question_only_if_it_says_the_same(asked: str,
 
     async def answer() -> Any:
         await given.confirm(tool, {"disk": "sda"})
-        return await settled(ask(asked, YES_OR_NO))
+        return await maybe_await(ask(asked, YES_OR_NO))
 
     if is_answered:
         assert asyncio.run(answer()) == {"value": True}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.content import LONGEST, content_page, file_name, is_content, media_of, save, signature
+from defserve.cli.content import MAX_STEM_LENGTH, content_page, file_name, is_content, media_of, save, signature
 from defserve.cli.screen_blocks import lines
 from defserve.errors import UsageError
 from tests.effort import cpu_within
@@ -93,7 +93,7 @@ def test_a_list_of_content_is_told_from_a_value(value: object, is_it: bool):
 @given(st.text(max_size=300), st.text(max_size=40))
 def test_a_name_never_leaves_its_folder_and_is_plain(name: str, kind: str):
     stem, ending = file_name(name, kind)
-    assert stem and len(stem) <= LONGEST and not stem.startswith((".", "-"))
+    assert stem and len(stem) <= MAX_STEM_LENGTH and not stem.startswith((".", "-"))
     assert all(char.isascii() and (char.isalnum() or char in "_-") for char in stem)
     assert Path(stem + ending).name == stem + ending
 

@@ -26,7 +26,7 @@ def test_a_pipe_is_not_flooded_with_progress(capsys: pytest.CaptureFixture[str],
             now[0] += 0.125
             work.progress(step)
         assert capsys.readouterr().err == "Calling add: 0\nCalling add: 8\nCalling add: 16\nCalling add: 24\n"
-        with work.paused():
+        with work.pause_drawing():
             now[0] += 5
             work.progress(99)
             assert "99" not in capsys.readouterr().err
@@ -81,7 +81,7 @@ def test_nothing_is_drawn_while_somebody_is_asked(terminal: Terminal, monkeypatc
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 1e6)
     with Working("x") as work:
         work.progress(1, 2)
-        with work.paused():
+        with work.pause_drawing():
             before = terminal.getvalue()
             work.progress(2, 2)
             assert terminal.getvalue() == before

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.screen import help_lines, is_drawn, problem_lines, prompt_for, show, show_each, tell
+from defserve.cli.screen import help_lines, is_drawn, problem_lines, prompt_for, show, show_each, show_stderr
 from defserve.cli.screen_blocks import Block, Data, Diff, Line, Table, Written
 from tests.cli.goldens import Terminal
 from tests.effort import cpu_within
@@ -78,7 +78,7 @@ def test_without_rich_everything_is_plain(terminal: Terminal, monkeypatch: pytes
     monkeypatch.setattr(builtins, "__import__", no_rich)
     monkeypatch.setattr("defserve.cli.screen.find_spec", _absent)
     show(*BLOCKS)
-    tell(*problem_lines("error", "x\n  fix: y"))
+    show_stderr(*problem_lines("error", "x\n  fix: y"))
     prompt_for(Line("? "))
     assert terminal.getvalue() == f"{PLAIN}error: x\n  fix: y\n? "
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.target_listing import told_once
+from defserve.cli.target_listing import suppress_repeated_logs
 from defserve.proxying import mounts
 from tests.cli.running import Run
 
@@ -40,7 +40,7 @@ def test_a_mounted_server_that_exits_is_named_and_its_last_words_are_told_once(
 
 def test_the_log_says_the_same_thing_once_and_other_things_too(caplog: pytest.LogCaptureFixture):
     log = logging.getLogger("defserve.proxying")
-    with told_once():
+    with suppress_repeated_logs():
         for name in ("a", "a", "b"):
             log.warning("server %r: error", name)
     log.warning("server %r: error", "a")

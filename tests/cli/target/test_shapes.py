@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.cli.content import first_line, signature
-from defserve.cli.target_listing import checked
+from defserve.cli.target_listing import check_items
 from defserve.errors import PeerError
 from defserve.tooling.lint.definitions import of_wire
 from defserve.tooling.listing import ServerListing
@@ -44,19 +44,19 @@ MEMBERS = ["title", "description", "inputSchema", "annotations", "_meta", "argum
 )
 def test_a_wrong_type_is_named(kind: str, item: dict[str, Any], problem: str) -> None:
     with pytest.raises(PeerError, match=problem):
-        checked(kind, [item])
+        check_items(kind, [item])
 
 
 def test_null_is_no_description() -> None:
     item = {"name": "a", "description": None, "_meta": None, "inputSchema": {"properties": {"p": True}}}
-    assert checked("tools", [item]) == [item]
+    assert check_items("tools", [item]) == [item]
     assert signature(item) == "a(p: any = …)"
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), VALUES, max_size=4))
 def test_what_passes_can_be_shown_and_checked(members: dict[str, Any]) -> None:
     with suppress(PeerError):
-        for item in checked("tools", [{"name": "a", **members}]):
+        for item in check_items("tools", [{"name": "a", **members}]):
             assert signature(item).startswith("a(")
             first_line(item)
             of_wire(ServerListing({}, tools=[item], resources=[], templates=[], prompts=[]))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.client.known_clients import CLIENTS, MAX_SERVER_NAME, RESERVED_NAMES, checked_server_name, server_name_of
+from defserve.client.known_clients import CLIENTS, MAX_SERVER_NAME, RESERVED_NAMES, check_server_name, server_name_of
 from defserve.errors import UsageError
 from defserve.tooling.export import mgp_entry
 from defserve.tooling.project_template import questions
@@ -52,19 +52,19 @@ ALLOWED = ["weather", "My-Server_2", "a", "x" * MAX_SERVER_NAME, "constructors",
 @for_each_row("name", REFUSED, ids=lambda name: ascii(name)[:30])
 def test_a_name_that_could_mean_something_else_is_refused_with_an_example(name: str):
     with pytest.raises(UsageError) as refused:
-        checked_server_name(name)
+        check_server_name(name)
     assert "--name weather" in refused.value.fix
     assert len(str(refused.value)) < 400 and str(refused.value).replace("\n  fix", "").isprintable()
 
 
 @for_each_row("name", ALLOWED)
 def test_a_plain_name_is_taken(name: str):
-    assert checked_server_name(name) == name
+    assert check_server_name(name) == name
 
 
 @given(st.text(max_size=200) | st.sampled_from(REFUSED))
 def test_whatever_a_server_calls_itself_there_is_a_name_for_it(own: str):
-    assert checked_server_name(server_name_of(own))
+    assert check_server_name(server_name_of(own))
 
 
 @pytest.mark.parametrize("client", CLIENTS)

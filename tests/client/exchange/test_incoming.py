@@ -27,7 +27,7 @@ async def test_only_the_first_lines_that_are_no_messages_are_logged(caplog: pyte
             for _ in range(500):
                 server.say(b"DEBUG")
             await client.ping()
-    assert len(caplog.messages) == exchange.MOST_LOGGED
+    assert len(caplog.messages) == exchange.MAX_LOGGED_MESSAGES
     assert "skipped a line that is not a message" in caplog.messages[0]
     assert caplog.messages[-1].endswith("more of this peer's messages are skipped silently")
 
@@ -39,12 +39,12 @@ async def test_requests_with_an_id_in_use_fill_no_log_either(caplog: pytest.LogC
             for _ in range(500):
                 server.say({"id": 7, "method": "ping"})
             await client.ping()
-    assert len(caplog.messages) == exchange.MOST_LOGGED
+    assert len(caplog.messages) == exchange.MAX_LOGGED_MESSAGES
 
 
 @for_each_row("said", [b"DEBUG", b"{", b"[1]", b'{"id":1}', b"[1,2,3,4]"])
 async def test_a_peer_that_sends_nothing_but_rubbish_has_left(said: bytes, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange, "MOST_MALFORMED", 100)
+    monkeypatch.setattr(exchange, "MAX_MALFORMED_LINES", 100)
     server = PretendServer({"tools/call": SILENCE})
     async with asyncio.timeout(30), Client(server, version=VERSION) as client:
         call = asyncio.create_task(client.call_raw("x"))
@@ -58,7 +58,7 @@ async def test_a_peer_that_sends_nothing_but_rubbish_has_left(said: bytes, monke
 
 
 async def test_a_message_ends_a_row(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange, "MOST_MALFORMED", 20)
+    monkeypatch.setattr(exchange, "MAX_MALFORMED_LINES", 20)
     server = PretendServer({"ping": {}})
     async with asyncio.timeout(30), Client(server, version=VERSION) as client:
         for _ in range(5):
@@ -71,7 +71,7 @@ async def test_a_message_ends_a_row(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_silence_ends_a_row(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange, "MOST_MALFORMED", 20)
+    monkeypatch.setattr(exchange, "MAX_MALFORMED_LINES", 20)
     monkeypatch.setattr(exchange, "ROW_SECONDS", -1.0)
     server = PretendServer({"ping": {}})
     async with asyncio.timeout(30), Client(server, version=VERSION) as client:
@@ -91,7 +91,7 @@ async def test_a_program_that_prints_without_end_is_no_server(caplog: pytest.Log
 
 
 async def test_rubbish_on_the_stream_of_a_call_ends_that_call_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange, "MOST_MALFORMED", 100)
+    monkeypatch.setattr(exchange, "MAX_MALFORMED_LINES", 100)
 
     async def handle(exchange: Exchange) -> None:
         if exchange.method == "initialize":

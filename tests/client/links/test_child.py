@@ -295,7 +295,7 @@ async def test_a_conversation_learns_of_an_exit_without_asking():
 
 
 async def test_a_child_that_nobody_listens_to_has_to_wait(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(child_module, "MOST_READY", 10_000)
+    monkeypatch.setattr(child_module, "MAX_READY_BYTES", 10_000)
     link = await python("while True: print('x' * 1000)", grace=0.05)
     child = link._child
     await until(lambda: child._ready_size > 10_000)

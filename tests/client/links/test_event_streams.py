@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve.client.links import event_streams
-from defserve.client.links.event_streams import LONGEST_RETRY, MOST_FAILURES, EventStreams, Polling, SseParser
+from defserve.client.links.event_streams import MAX_FAILURES, MAX_RETRY_SECONDS, EventStreams, Polling, SseParser
 from defserve.client.links.http_connection import Broken
 from defserve.core.messages import Reply, Request
 from defserve.serve.address import NotRenewed
@@ -99,7 +99,7 @@ async def test_a_session_listens_again_however_long_its_server_was_away(passing:
         await server.poll()
     assert server.heard == [b"news", b"news"]
     assert server.waits[:6] == [1, 2, 4, 8, 16, 32]
-    assert set(server.waits[6:-1]) == {LONGEST_RETRY}
+    assert set(server.waits[6:-1]) == {MAX_RETRY_SECONDS}
     assert server.waits[-1] == 1
 
 
@@ -108,12 +108,12 @@ async def test_waits_grow_even_if_the_server_wants_none():
     with pytest.raises(Over):
         await server.poll()
     assert server.waits[:4] == [0.01, 0.02, 0.04, 0.08]
-    assert server.waits[-1] == LONGEST_RETRY
+    assert server.waits[-1] == MAX_RETRY_SECONDS
 
 
 @for_each_row(
     ("said", "waited"),
-    [("7", 7), ("0", 2), ("99999999", LONGEST_RETRY), ("-1", 2), ("soon", 2), ("²", 2), ("9" * 5_000, 2)],
+    [("7", 7), ("0", 2), ("99999999", MAX_RETRY_SECONDS), ("-1", 2), ("soon", 2), ("²", 2), ("9" * 5_000, 2)],
 )
 async def test_a_server_says_how_long_it_wants_to_be_left_alone(said: str, waited: float):
     server = Server(OPEN, 429, OPEN, retry_after=said)
@@ -152,7 +152,7 @@ async def test_a_server_without_such_a_stream_is_no_news(caplog: pytest.LogCaptu
 
 @for_each_row("status", [CUT, 503, 429])
 async def test_a_stream_that_never_opened_is_given_up_after_a_few_failures(status: int):
-    server = Server(*[status] * MOST_FAILURES)
+    server = Server(*[status] * MAX_FAILURES)
     assert await server.poll() is None
     assert (server.left, server.waits) == (0, [2, 4, 8, 16])
 
@@ -160,10 +160,10 @@ async def test_a_stream_that_never_opened_is_given_up_after_a_few_failures(statu
 @for_each_row("status", [CUT, 503, 408, 409, 425, 429])
 async def test_the_stream_of_a_request_is_asked_for_again_a_few_times(status: int):
     asked = Request(1, "x/y", {}, {})
-    server = Server(*[status] * (MOST_FAILURES - 1), OPEN)
+    server = Server(*[status] * (MAX_FAILURES - 1), OPEN)
     assert await server.poll(asked) is ANSWER
     assert server.waits == [1, 2, 4, 8, 16]
-    server = Server(OPEN, *[status] * MOST_FAILURES, event=b": working\n\n")
+    server = Server(OPEN, *[status] * MAX_FAILURES, event=b": working\n\n")
     assert await server.poll(asked) is None
     assert server.left == 0
 

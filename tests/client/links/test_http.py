@@ -418,7 +418,7 @@ async def test_a_server_that_stumbles_is_asked_again_for_the_stream():
 async def test_a_stream_that_cannot_be_resumed_loses_the_request_and_no_other(
     status: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(event_streams, "MOST_FAILURES", 2)
+    monkeypatch.setattr(event_streams, "MAX_FAILURES", 2)
 
     async def rest(exchange: Exchange) -> None:
         if exchange.method == "x/broken":
@@ -628,8 +628,8 @@ async def test_a_connection_that_fails_loses_its_request_alone():
 
 
 async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.client.links.endpoint.LONGEST_MESSAGE", 10_000)
-    monkeypatch.setattr(http, "LONGEST_MESSAGE", 10_000)
+    monkeypatch.setattr("defserve.client.links.endpoint.MAX_MESSAGE_BYTES", 10_000)
+    monkeypatch.setattr(http, "MAX_MESSAGE_BYTES", 10_000)
 
     async def rest(exchange: Exchange) -> None:
         if exchange.method == "x/json":

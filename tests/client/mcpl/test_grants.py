@@ -124,7 +124,7 @@ async def test_the_policy_is_a_request_with_everything_in_it():
         methods = [message.get("method") for message in server.sent]
         assert methods.index("notifications/initialized") < methods.index("featureSets/update")
         assert mcpl.receipt is not None and mcpl.receipt.accepted
-        assert all(mcpl.feature_sets.enabled(name) for name in SETS)
+        assert all(mcpl.feature_sets.is_enabled(name) for name in SETS)
 
 
 async def test_what_is_not_wished_is_denied():
@@ -134,7 +134,7 @@ async def test_what_is_not_wished_is_denied():
         assert policy["params"]["effectiveCapabilities"] == [path for path in CLAIMED if path.startswith(("ch", "to"))]
         assert not set(policy["params"]["effectiveCapabilities"]) & set(policy["params"]["deniedCapabilities"])
         assert policy["params"]["disabled"] == ["chat.rooms"]
-        assert not any(mcpl.feature_sets.enabled(name) for name in SETS)
+        assert not any(mcpl.feature_sets.is_enabled(name) for name in SETS)
 
 
 async def test_a_host_grants_only_what_it_can_do():
@@ -187,7 +187,7 @@ async def test_without_acceptance_nothing_counts(receipt: Any, caplog: pytest.Lo
     server = server_05(receipt)
     async with hosting(server, host(policy_seconds=0.2)) as mcpl:
         assert "only MCP is left" in caplog.text
-        assert not any(mcpl.feature_sets.enabled(name) for name in SETS)
+        assert not any(mcpl.feature_sets.is_enabled(name) for name in SETS)
         reply = await server.push()
         assert (reply["error"]["code"], reply["error"]["data"]) == (-32002, {"capability": "pushEvents"})
         assert await mcpl.before_inference(TURN) == []
@@ -221,7 +221,7 @@ async def test_narrowing_counts_before_the_server_answers_and_widening_after():
         enabled: list[bool] = []
 
         def receipt(request: Json) -> Json:
-            enabled.append(mcpl.feature_sets.enabled("memory.proactive"))
+            enabled.append(mcpl.feature_sets.is_enabled("memory.proactive"))
             return {"accepted": True}
 
         server.replies["featureSets/update"] = receipt
@@ -455,7 +455,7 @@ async def test_a_changed_manifest_is_fetched_and_followed(monkeypatch: pytest.Mo
     async with hosting(server, host()) as mcpl:
         server.replies["mcpl/manifest"] = renewed(featureSets=SETS | late)
         server.say({"method": "mcpl/manifestChanged", "params": {"revision": "x", "domains": ["featureSets"]}})
-        await until(lambda: mcpl.feature_sets.enabled("late"))
+        await until(lambda: mcpl.feature_sets.is_enabled("late"))
         assert (await server.push(feature_set="late"))["result"]["accepted"]
         server.replies["mcpl/manifest"] = renewed(featureSets=SETS, pushEvents=False)
         server.say({"method": "mcpl/manifestChanged", "params": {"revision": "y", "domains": []}})

@@ -119,7 +119,7 @@ async def test_the_policy_is_the_first_thing_a_ready_server_hears():
 async def test_patterns_and_functions_come_to_names(wish: Any, enabled: list[str]):
     server = live_server()
     async with hosting(server, Mcpl(wish, audit=[])) as mcpl:
-        assert [one.name for one in mcpl.feature_sets if mcpl.feature_sets.enabled(one.name)] == enabled
+        assert [one.name for one in mcpl.feature_sets if mcpl.feature_sets.is_enabled(one.name)] == enabled
     assert updates(server)[0]["enabled"] == enabled
     assert updates(server)[0]["disabled"] == [name for name in NAMES if name not in enabled]
 

@@ -317,7 +317,7 @@ async def test_of_two_updates_of_one_parent_the_second_is_refused_even_while_the
 def test_a_content_that_is_kept_counts_with_its_names():
     contents = states.KeptContents(100_000)
     for number in range(1_000):
-        contents.keep("s", f"{number:0>1000}", 0)
+        contents.store_content("s", f"{number:0>1000}", 0)
     assert contents.get("s", f"{999:0>1000}") == 0
     assert sum(contents.get("s", f"{number:0>1000}") is not None for number in range(1_000)) < 100
 

@@ -84,7 +84,7 @@ async def test_hosts_chat_with_one_another():
 async def test_what_is_said_to_others_is_not_said_to_us():
     async with gateway(ann=FULL, bob=FULL, eve=FULL) as there:
         async with join_topic(there.url, token="ann") as ann, join_topic(there.url, token="bob") as bob:
-            said = bob.said()
+            said = bob.iter_chat()
             ann.chat("psst", to="eve")
             ann.chat("bob?", to="bob")
             assert (await anext(said)).text == "bob?"

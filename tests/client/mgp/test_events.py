@@ -7,7 +7,7 @@ import pytest
 
 from defserve import Server
 from defserve.client import Client, Event, Mgp
-from defserve.client.eras import MOST_KEPT
+from defserve.client.eras import MAX_QUEUED_NEWS
 from defserve.client.mgp.events import EVENT_NOTIFICATION
 from defserve.errors import PeerError, PeerGone
 from tests.client.pretend import PretendServer
@@ -78,7 +78,7 @@ async def test_a_hole_in_the_sequence_is_reported():
 async def test_what_this_client_was_too_slow_for_is_missed_as_well():
     link = PretendServer(REPLIES)
     async with Client(link) as client, client.subscribe_events(["*"]) as events:
-        for sequence in range(1, MOST_KEPT + 8):
+        for sequence in range(1, MAX_QUEUED_NEWS + 8):
             link.say(event(sequence))
         await client.request(
             "mgp/events/unsubscribe", {"subscription_id": "none"}

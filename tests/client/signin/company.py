@@ -158,7 +158,7 @@ class Company:
         self.tokens.pop(token, None)
         await exchange.respond(200)
 
-    def asked_for(self, path: str) -> list[Exchange]:
+    def list_requested_uris(self, path: str) -> list[Exchange]:
         """The requests to a path of the company."""
         return [exchange for exchange in self.web.seen if urlsplit(exchange.path).path == path]
 

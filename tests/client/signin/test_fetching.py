@@ -12,7 +12,7 @@ import pytest
 from defserve.client import SignInError
 from defserve.client.signin import fetching
 from defserve.client.signin import fetching as reach
-from defserve.client.signin.fetching import LONGEST_DOCUMENT, Fetcher, Reach, addresses_within, least_reach, reach_of
+from defserve.client.signin.fetching import MAX_DOCUMENT_BYTES, Fetcher, Reach, addresses_within, least_reach, reach_of
 from defserve.errors import Refused
 from tests.client.web import Exchange, web
 from tests.rows import for_each_row
@@ -175,7 +175,9 @@ async def test_what_comes_back_is_bounded_in_bytes_and_time(monkeypatch: pytest.
     async def handle(exchange: Exchange) -> None:
         if exchange.path == "/slow":
             await waiting.wait()
-        body = {"/long": b"x" * (LONGEST_DOCUMENT + 1), "/list": b"[1]", "/deep": b"[" * 10_000}.get(exchange.path, b"")
+        body = {"/long": b"x" * (MAX_DOCUMENT_BYTES + 1), "/list": b"[1]", "/deep": b"[" * 10_000}.get(
+            exchange.path, b""
+        )
         await exchange.respond(200, body)
 
     async with web(handle) as there:

@@ -65,9 +65,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sign_in_is_kept_whole_in_a_file_that_only_its_owner_reads(folder: Path) -> None:
     store, credential = FileStore(folder, None), made()
-    assert store.read(URL) is None and not store.forget(URL)
-    store.write(credential)
-    found = store.read(URL + "/")
+    assert store.load_credential(URL) is None and not store.delete_credential(URL)
+    store.store_credential(credential)
+    found = store.load_credential(URL + "/")
     assert found is not None and found.key is not None and credential.key is not None
     assert found.key.kept == credential.key.kept
     assert (found.server, found.tokens, found.client, found.asked, found.reach) == (
@@ -76,37 +76,37 @@ def test_a_sign_in_is_kept_whole_in_a_file_that_only_its_owner_reads(folder: Pat
     assert found.issuer == credential.issuer and list(store.servers()) == [URL]
     path = sign_in_file(URL, folder)
     assert store.place_of(URL) == str(path) and (path.stat().st_mode & 0o77, folder.stat().st_mode & 0o77) == (0, 0)
-    assert store.forget(URL) and store.read(URL) is None and not path.exists()
+    assert store.delete_credential(URL) and store.load_credential(URL) is None and not path.exists()
 
 
 def test_secrets_are_in_the_keyring_and_not_in_the_file(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend = FakeBackend()
     store = FileStore(folder, Keyring(backend))
-    store.write(made())
+    store.store_credential(made())
     text = sign_in_file(URL, folder).read_text()
     assert not any(secret in text for secret in ("acc3ss", "r3fresh", "s3cret", '"d"')) and len(backend.kept) == 1
-    found = store.read(URL)
+    found = store.load_credential(URL)
     assert found is not None and found.tokens == made().tokens and store.place_of(URL) == "the system's keyring"
     with pytest.raises(UsageError, match="in the system's keyring"):
-        FileStore(folder, None).read(URL)
+        FileStore(folder, None).load_credential(URL)
     backend.is_locked = True
     with pytest.raises(UsageError, match="does not answer"):
-        store.read(URL)
-    store.write(made())
+        store.load_credential(URL)
+    store.store_credential(made())
     assert "acc3ss" in sign_in_file(URL, folder).read_text() and "acc3ss" not in caplog.text
-    assert store.forget(URL) and not backend.kept
-    store.forget(URL)
+    assert store.delete_credential(URL) and not backend.kept
+    store.delete_credential(URL)
 
 
 def test_two_folders_have_two_sign_ins_to_one_server_in_one_keyring(tmp_path: Path) -> None:
     keyring = Keyring(FakeBackend())
     home, work = (FileStore(tmp_path / name, keyring) for name in ("home", "work"))
     for store, token in ((home, "mine"), (work, "theirs")):
-        store.write(replace(made(), tokens=Tokens(token)))
+        store.store_credential(replace(made(), tokens=Tokens(token)))
     for store, token in ((home, "mine"), (work, "theirs")):
-        found = store.read(URL)
+        found = store.load_credential(URL)
         assert found is not None and found.tokens is not None and found.tokens.access_token == token
-    assert home.forget(URL) and work.read(URL) is not None
+    assert home.delete_credential(URL) and work.load_credential(URL) is not None
 
 
 def test_the_keyring_of_the_system_counts_only_if_it_keeps_something(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,30 +123,30 @@ def test_the_keyring_of_the_system_counts_only_if_it_keeps_something(monkeypatch
 @pytest.mark.skipif(os.name != "posix", reason="permissions of files")
 def test_what_others_could_have_read_or_changed_is_not_used(folder: Path) -> None:
     store = FileStore(folder, None)
-    store.write(made())
+    store.store_credential(made())
     sign_in_file(URL, folder).chmod(0o640)
     with pytest.raises(UsageError, match="can be read by others"):
-        store.read(URL)
+        store.load_credential(URL)
     sign_in_file(URL, folder).chmod(0o600)
     folder.chmod(0o755)
-    for use in (lambda: store.read(URL), lambda: store.write(made())):
+    for use in (lambda: store.load_credential(URL), lambda: store.store_credential(made())):
         with pytest.raises(UsageError, match="others can use"):
             use()
 
 
 def test_a_file_that_is_broken_newer_or_of_another_server_is_no_sign_in(folder: Path) -> None:
     store = FileStore(folder, None)
-    store.write(made())
+    store.store_credential(made())
     path = sign_in_file(URL, folder)
     path.rename(sign_in_file("https://other.example/mcp", folder))
-    assert store.read("https://other.example/mcp") is None, "a token for one server is not one for another"
+    assert store.load_credential("https://other.example/mcp") is None, "a token for one server is not one for another"
     for content in (b"", b"[]", b"\xff", b'{"format": 1}', b'{"format": 1, "server": 7, "resource": "x"}'):
         path.write_bytes(content)
         path.chmod(0o600)
-        assert store.read(URL) is None
+        assert store.load_credential(URL) is None
     path.write_text(json.dumps({"format": 2}))
     with pytest.raises(UsageError, match="format 2"):
-        store.read(URL)
+        store.load_credential(URL)
 
 
 @for_each_row(
@@ -174,7 +174,7 @@ def test_the_users_own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(Keyring, "of_system", lambda: None)
     assert not has_sign_in(URL)
-    user_store().write(made())
+    user_store().store_credential(made())
     assert has_sign_in(URL) and str(tmp_path) in user_store().place_of(URL)
 
 
@@ -188,12 +188,12 @@ async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -
         there.refreshing["r3fresh"] = "read"
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
         credential = Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
-        FileStore(folder, None).write(credential)
+        FileStore(folder, None).store_credential(credential)
         answer = there.token
 
         async def answer_late(exchange: Exchange) -> None:
             # Until then, the other one still believes in the old token.
-            await until(lambda: len(there.asked_for("/.well-known/oauth-authorization-server")) == 2)
+            await until(lambda: len(there.list_requested_uris("/.well-known/oauth-authorization-server")) == 2)
             await answer(exchange)
 
         there.token = answer_late
@@ -201,10 +201,10 @@ async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -
         refusal = HttpChallenge(401, {}, "Bearer old", ["127.0.0.1"])
         for each in both:
             assert await each.headers("POST", there.url) == {"authorization": "Bearer old"}
-        assert await asyncio.gather(*(each.refused(refusal) for each in both)) == [True, True]
+        assert await asyncio.gather(*(each.handle_challenge(refusal) for each in both)) == [True, True]
         assert [await each.headers("POST", there.url) for each in both] == [{"authorization": "Bearer access-1"}] * 2
         assert len(there.forms) == 1
-        found = FileStore(folder, None).read(there.url)
+        found = FileStore(folder, None).load_credential(there.url)
         assert found is not None and found.tokens is not None and found.tokens.refresh_token == "refresh-1"
 
 
@@ -214,13 +214,15 @@ async def test_many_that_share_a_store_in_memory_renew_once_and_do_not_wait_for_
         there.refreshing["r3fresh"] = "read"
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
         store = MemoryCredentialStore()
-        store.write(Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE))
+        store.store_credential(
+            Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
+        )
         # More than there are threads for the usual work of a loop.
         all_of_them = [ServerAuthorizer(there.url, store, None) for _ in range(40)]
         for each in all_of_them:
             await each.headers("POST", there.url)
         refusal = HttpChallenge(401, {}, "Bearer old", ["127.0.0.1"])
-        assert all(await asyncio.gather(*(each.refused(refusal) for each in all_of_them)))
+        assert all(await asyncio.gather(*(each.handle_challenge(refusal) for each in all_of_them)))
         assert len(there.forms) == 1
 
 
@@ -232,7 +234,7 @@ async def test_a_folder_that_cannot_be_made_is_an_error_of_the_sign_in(tmp_path:
         credential = Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
 
         class Kept(FileStore):
-            def read(self, server: str) -> Credential | None:
+            def load_credential(self, server: str) -> Credential | None:
                 return credential
 
         authorizer = ServerAuthorizer(there.url, Kept(tmp_path / "file" / "kept", None), None)

@@ -83,13 +83,13 @@ async def test_a_websocket_is_opened_with_the_token_of_the_same_server(url: str)
     for address in (url, socket):
         async with Remote(address, auth=StoredSignIn(store)).connect() as client:
             assert await client.call("who") == "u-1"
-    kept = store.read(url)
+    kept = store.load_credential(url)
     assert kept is not None and kept.tokens is not None
     # The token counts no more, and is renewed.
-    store.write(replace(kept, tokens=replace(kept.tokens, access_token="gone")))
+    store.store_credential(replace(kept, tokens=replace(kept.tokens, access_token="gone")))
     async with Remote(socket, auth=StoredSignIn(store)).connect() as client:
         assert await client.call("who") == "u-1"
-    store.write(replace(kept, tokens=replace(kept.tokens, access_token="gone", refresh_token="gone")))
+    store.store_credential(replace(kept, tokens=replace(kept.tokens, access_token="gone", refresh_token="gone")))
     with pytest.raises(Challenged, match="does not take this token"):
         async with Remote(socket, auth=StoredSignIn(store)).connect():
             pass
@@ -104,7 +104,7 @@ async def test_a_bound_token_opens_a_websocket_with_a_proof_and_the_nonce_that_i
     with served(lambda url: Auth(verifier, resource=url, dpop=DPoP(required=True, nonce=True))) as url:
         socket, store = url.replace("http://", "ws://"), MemoryCredentialStore()
         known = Credential(url, url, IssuerMetadata(ISSUER), ClientRegistration("me"), key=key)
-        store.write(replace(known, tokens=Tokens(token, "DPoP")))
+        store.store_credential(replace(known, tokens=Tokens(token, "DPoP")))
         async with Remote(socket, auth=StoredSignIn(store)).connect() as client:
             assert await client.call("who") == "alice"
         with pytest.raises(PeerError, match="HTTP 401"):

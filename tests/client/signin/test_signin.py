@@ -63,7 +63,7 @@ async def test_without_a_token_the_server_is_asked_as_ever_and_nobody_is_asked_f
 ) -> None:
     with pytest.raises(Challenged):
         await call(there, StoredSignIn(MemoryCredentialStore()))
-    assert not there.visits and not there.asked_for("/.well-known/oauth-protected-resource/mcp")
+    assert not there.visits and not there.list_requested_uris("/.well-known/oauth-protected-resource/mcp")
 
 
 async def test_an_ending_token_is_renewed_before_it_is_sent(there: Company) -> None:
@@ -72,7 +72,7 @@ async def test_an_ending_token_is_renewed_before_it_is_sent(there: Company) -> N
     await call(there, store=store)
     there.tokens.clear()
     assert await call(there, StoredSignIn(store)) == "3"
-    kept = store.read(there.url)
+    kept = store.load_credential(there.url)
     assert len(there.visits) == 1 and kept is not None and kept.tokens is not None
     assert kept.tokens.refresh_token == f"refresh-{there.given}", "the rotated one is kept"
 
@@ -250,7 +250,7 @@ async def test_secrets_are_in_no_message_log_or_text(there: Company, caplog: pyt
     there.token_errors.append({"error": "server_error", "error_description": described})
     with pytest.raises(SignInError, match="server_error") as caught:
         await call(there, store=store, client_id="me", client_secret="s3cret-s3cret")
-    kept = store.read(there.url)
+    kept = store.load_credential(there.url)
     for text in (str(caught.value), caplog.text, repr(kept)):
         assert not any(secret in text for secret in ("s3cret", "access-1", "refresh-1", "code-0"))
 
@@ -258,7 +258,7 @@ async def test_secrets_are_in_no_message_log_or_text(there: Company, caplog: pyt
 async def test_given_credentials_come_first_and_nothing_is_registered(there: Company) -> None:
     there.issuer["client_id_metadata_document_supported"] = True
     await call(there, client_id="a client", client_secret="p:w%")
-    assert basic_pair(there.asked_for("/token")[0]) == ("a client", "p:w%") and not there.registered
+    assert basic_pair(there.list_requested_uris("/token")[0]) == ("a client", "p:w%") and not there.registered
     assert "client_id" not in there.forms[0] and "client_secret" not in there.forms[0]
 
 
@@ -325,7 +325,7 @@ async def test_a_server_of_2025_03_26_is_its_own_issuer(there: Company) -> None:
 async def test_a_client_acts_for_itself(there: Company) -> None:
     assert await call(there, ClientCredentials("me", "secret")) == "3"
     assert there.forms[0]["grant_type"] == "client_credentials" and there.forms[0]["scope"] == "read"
-    assert basic_pair(there.asked_for("/token")[0]) == ("me", "secret")
+    assert basic_pair(there.list_requested_uris("/token")[0]) == ("me", "secret")
     with pytest.raises(UsageError, match="secret or a private key"):
         ClientCredentials("me")
     with pytest.raises(SignInError, match="cannot sign with ES256"):
@@ -366,8 +366,10 @@ async def test_nonces_of_the_issuer_and_of_the_server_are_sent_back_to_each(ther
     there.nonces, there.token_fields["token_type"] = True, "DPoP"
     there.resource["dpop_bound_access_tokens_required"] = True
     assert await call(there) == "3"
-    assert len(there.visits) == 1 and len(there.asked_for("/token")) == 2
-    assert len([each for each in there.asked_for("/mcp") if each.method == "tools/call"]) == 1, "the nonce is kept"
+    assert len(there.visits) == 1 and len(there.list_requested_uris("/token")) == 2
+    assert len([each for each in there.list_requested_uris("/mcp") if each.method == "tools/call"]) == 1, (
+        "the nonce is kept"
+    )
 
 
 async def test_a_registration_that_is_refused_says_why_and_what_helps(there: Company) -> None:
@@ -429,9 +431,9 @@ async def test_a_token_that_cannot_be_renewed_yet_is_used_until_it_ends(there: C
     await call(there, store=store)
     there.token_errors += [{"error": "temporarily_unavailable"}] * 9
     assert await call(there, StoredSignIn(store)) == "3"
-    kept = store.read(there.url)
+    kept = store.load_credential(there.url)
     assert kept is not None and kept.tokens is not None
-    store.write(replace(kept, tokens=replace(kept.tokens, expires_at=1.0)))
+    store.store_credential(replace(kept, tokens=replace(kept.tokens, expires_at=1.0)))
     with pytest.raises(SignInError, match="temporarily_unavailable"):
         await call(there, StoredSignIn(store))
 
@@ -448,7 +450,7 @@ async def test_a_client_that_is_closed_gives_up_its_sign_in(there: Company) -> N
             yield Absent(there.say_yes, mark)
 
     authorizer = SignIn(redirect=Waiting(), store=MemoryCredentialStore()).authorizer(there.url)
-    waiting = asyncio.create_task(authorizer.refused(HttpChallenge(401, {}, "", ["127.0.0.1"])))
+    waiting = asyncio.create_task(authorizer.handle_challenge(HttpChallenge(401, {}, "", ["127.0.0.1"])))
     await until(lambda: bool(there.registered))
     assert authorizer.is_signing_in
     await authorizer.aclose()
@@ -463,12 +465,12 @@ async def test_what_another_process_renewed_meanwhile_is_taken_from_the_store(th
     await call(there, store=store)
     mine = ServerAuthorizer(there.url, store, None)
     before = await mine.headers("POST", there.url)
-    kept = store.read(there.url)
+    kept = store.load_credential(there.url)
     assert kept is not None and kept.tokens is not None
     # Another process uses the refresh token: it counts no more.
     there.tokens = {"access-9": "read"}
     there.refreshing.clear()
-    store.write(kept.with_tokens(replace(kept.tokens, access_token="access-9", expires_at=time.time() + 99)))
+    store.store_credential(kept.with_tokens(replace(kept.tokens, access_token="access-9", expires_at=time.time() + 99)))
     async with Remote(there.url, auth=_Given(mine)).connect() as client:
         assert await client.call("add") == "3"
     assert (await mine.headers("POST", there.url)) != before and len(there.visits) == 1

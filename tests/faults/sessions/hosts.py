@@ -79,7 +79,7 @@ class Host(Client):
 
 
 class Hosts:
-    """Some hosts. `pushed` are the series that all of them must hear, by how long they are."""
+    """Some hosts. `receive_event` are the series that all of them must hear, by how long they are."""
 
     def __init__(self, running: Group, seed: int) -> None:
         self.hosts = [Host(f"h{number}", Random(seed + 100 + number), running) for number in range(HOSTS)]
@@ -87,7 +87,7 @@ class Hosts:
         self._watched: list[list[tuple[str, str]]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._talking: list[asyncio.Task[None]] = []
-        self.pushed: dict[str, int] = {}
+        self.receive_event: dict[str, int] = {}
 
     async def begin(self) -> None:
         for host in self.hosts:
@@ -106,7 +106,7 @@ class Hosts:
             given = {"address": host.name} if kind == "say" else {}
             text = await host.until_answered(kind, {"token": token, "total": total, **given})
             if kind == "push_to_all":
-                self.pushed[token] = total
+                self.receive_event[token] = total
             else:
                 self._check_receipts(host, token, total, text)
             await asyncio.sleep(self._random.uniform(0, 2 * THINKING))
@@ -143,7 +143,7 @@ class Hosts:
             self._check_order(host, events)
 
     def _missing(self, host: Host) -> list[str]:
-        return [series for series, total in self.pushed.items() if len(host.taken.get(series, ())) < total]
+        return [series for series, total in self.receive_event.items() if len(host.taken.get(series, ())) < total]
 
     def _check_order(self, host: Host, events: list[tuple[str, str]]) -> None:
         if len(set(events)) != len(events):

@@ -122,7 +122,7 @@ def known_heads(data: bytes) -> None:
     assert known is head
     top, _, rest = second.partition(b"\r\n\r\n")
     assert body == rest and int(length) == len(body)
-    assert known.parted(second) == (known, length, body)
+    assert known.match(second) == (known, length, body)
     lengths = [line for line in top.split(b"\r\n")[1:] if line.lower().startswith(b"content-length:")]
     assert [line.split(b":")[1].strip() for line in lengths] == [b"%d" % len(body)]
     before = first.partition(b"\r\n\r\n")[0].split(b"\r\n")

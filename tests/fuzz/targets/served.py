@@ -42,11 +42,11 @@ class Kept(asyncio.Transport):
     def close(self) -> None:
         if not self._is_closing:
             self._is_closing = True
-            self._loop.call_soon(self._lose)
+            self._loop.call_soon(self._count_lost_event)
 
     abort = close
 
-    def _lose(self) -> None:
+    def _count_lost_event(self) -> None:
         self.is_lost = True
         self.protocol.connection_lost(None)
 

@@ -159,6 +159,6 @@ def _read_outside(calls: Sequence[tuple[str, str, int, str]], root: Path) -> Ite
     for name, _, _, path in calls:
         if not name.startswith("open") or path == str(root) or path.startswith((f"{root}/", str(root.parent / "home"))):
             continue
-        refused = places.listed(path) if os.path.isdir(path) else places.read(path)
+        refused = places.check_list(path) if os.path.isdir(path) else places.check_read(path)
         if refused and not _OF_THE_SYSTEM.fullmatch(path):
             yield path

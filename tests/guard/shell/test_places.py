@@ -165,6 +165,6 @@ def test_a_listing_and_a_walk_below_the_directory_pass(command: str) -> None:
 def test_whatever_may_be_walked_may_be_listed_at_every_depth() -> None:
     places = Places("/work")
     for path in ("/usr", "/lib", "/var/log", "/work", "/usr/share/doc", "/bin", "src"):
-        assert places.walked(path) is None
+        assert places.check_walk(path) is None
         for below in ("", "/a", "/a/b", "/a/b/c/d"):
-            assert places.listed(path + below) is None or not path.startswith(("/usr", "/var/log", "/work"))
+            assert places.check_list(path + below) is None or not path.startswith(("/usr", "/var/log", "/work"))

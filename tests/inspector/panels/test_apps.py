@@ -117,8 +117,8 @@ async def test_links_are_asked_for_and_words_for_the_model_are_only_shown(inspec
 
 
 async def test_what_a_view_sends_is_bounded(inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "MOST_PENDING", 2)
-    monkeypatch.setattr(room, "MOST_APPS", 1)
+    monkeypatch.setattr(room, "MAX_PENDING_REQUESTS", 2)
+    monkeypatch.setattr(room, "MAX_APPS", 1)
     async with inspect(fresh("weather_app")) as inspection:
         first = await do(inspection, "apps.show", tool="forecast", arguments={"city": "Oslo"})
         shown = await do(inspection, "apps.show", tool="forecast", arguments={"city": "Lagos"})
@@ -163,7 +163,7 @@ async def test_progress_is_told_and_a_view_that_is_too_long_is_not_shown(
         await until(lambda: bool(parts))
         assert parts[0]["message"] == "half"
         assert (shown["reaches"], shown["refused"]) == (["https://api.example.com"], ["http://127.0.0.1:1"])
-        monkeypatch.setattr(tools, "LONGEST_VIEW", 10)
+        monkeypatch.setattr(tools, "MAX_VIEW_BYTES", 10)
         with pytest.raises(PeerError, match="are not shown"):
             await do(inspection, "apps.show", tool="work", arguments={})
         with pytest.raises(UsageError, match="lists no tool"):

@@ -100,7 +100,7 @@ async def test_held_definitions_are_shown_with_their_difference_and_accepted(tmp
     ):
         await until(lambda: here.here.kernel.members["s"].backend is not None)
         here.offers(tool("send", "Send a letter, and a copy to me."))
-        await until(lambda: bool(here.here.kernel.governance.pins.held("s")))
+        await until(lambda: bool(here.here.kernel.governance.pins.list_held_names("s")))
         (held,) = await do(inspection, "kernel.held", server="s")
         assert (held["tool"], held["change"]) == ("send", "changed")
         assert any("copy to me" in line for line in held["difference"])

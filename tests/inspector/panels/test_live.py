@@ -14,8 +14,8 @@ from defserve.errors import DefserveError, PeerError
 from defserve.inspector import live_feed
 from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.live_feed import LONGEST_MESSAGE, MOST_EVENTS, MOST_WORDS, LiveFeed, difference
-from defserve.inspector.panels.live_topics import MOST_PATTERNS
+from defserve.inspector.live_feed import MAX_EVENTS, MAX_MESSAGE_LENGTH, MAX_WORDS, LiveFeed, difference
+from defserve.inspector.panels.live_topics import MAX_PATTERNS
 from defserve.inspector.protocol import BadMessage
 from defserve.serve.lifespans import serving
 from tests.inspector.asking import do
@@ -77,7 +77,7 @@ async def test_an_answer_needs_a_turn_and_texts_have_a_limit():
         with pytest.raises(BadMessage, match="no turn"):
             await do(inspection, "live.after", answer="Yes.")
         with pytest.raises(BadMessage, match="characters"):
-            await do(inspection, "live.before", message="x" * (LONGEST_MESSAGE + 1))
+            await do(inspection, "live.before", message="x" * (MAX_MESSAGE_LENGTH + 1))
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -92,10 +92,10 @@ async def test_a_set_that_is_off_is_silent_until_it_is_on_again(era: str):
         # Another conversation begins as this one goes on.
         other = await inspection.client(next(each for each in ERAS if each != era))
         assert other.mcpl is not None
-        assert not other.mcpl.feature_sets.enabled(WATCH)
+        assert not other.mcpl.feature_sets.is_enabled(WATCH)
         told = await do(inspection, "live.switch", sets=[WATCH, ALERTS], on=True)
         assert all(each["enabled"] for each in told["sets"])
-        assert other.mcpl.feature_sets.enabled(WATCH)
+        assert other.mcpl.feature_sets.is_enabled(WATCH)
         with pytest.raises(BadMessage):
             await do(inspection, "live.switch", sets="all", on=True)
 
@@ -135,17 +135,17 @@ async def test_a_server_that_leaves_no_longer_waits():
 
 
 async def test_what_is_pushed_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(live_feed, "MOST_WAITING", 0)
+    monkeypatch.setattr(live_feed, "MAX_WAITING_DECISIONS", 0)
     async with inspecting(lively()) as inspection:
         client = await inspection.client()
         await client.call("warn", text="x" * 100_000)
-        assert len(inspection.live.events[-1]["text"]) == live_feed.LONGEST_TEXT
+        assert len(inspection.live.events[-1]["text"]) == live_feed.MAX_TEXT_LENGTH
         await do(inspection, "live.mode", mode="ask")
         assert str(await client.call("warn", text="one too many")).startswith("refused")
     kept = LiveFeed(lambda topic, data: None)
-    for number in range(MOST_EVENTS + 5):
-        kept.said("handshake", "c", "me", str(number))
-    assert len(kept.messages) == MOST_EVENTS
+    for number in range(MAX_EVENTS + 5):
+        kept.add_message("handshake", "c", "me", str(number))
+    assert len(kept.messages) == MAX_EVENTS
 
 
 async def test_a_scope_on_no_list_waits_for_the_person_and_lists_decide_the_rest():
@@ -164,7 +164,7 @@ async def test_a_scope_on_no_list_waits_for_the_person_and_lists_decide_the_rest
             await client.call("water_bed", bed="roof")
         assert inspection.live.asked == {}
         with pytest.raises(BadMessage):
-            await do(inspection, "live.scopes", set=WATER, allow=["x"] * (MOST_PATTERNS + 1))
+            await do(inspection, "live.scopes", set=WATER, allow=["x"] * (MAX_PATTERNS + 1))
 
 
 @pytest.mark.parametrize("answer", [{"text": "Moss."}, {"result": {"content": {"type": "text", "text": "Moss."}}}])
@@ -237,7 +237,7 @@ def test_a_difference_leads_from_one_text_to_the_other(before: str, after: str):
 
 
 def test_a_long_text_is_shown_whole():
-    long = "word " * MOST_WORDS
+    long = "word " * MAX_WORDS
     assert list(difference(long, long + "x")) == [("ins", long + "x")]
 
 

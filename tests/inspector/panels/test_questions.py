@@ -7,7 +7,7 @@ import pytest
 
 from defserve.errors import DefserveError, UsageError
 from defserve.inspector import questions as room
-from defserve.inspector.questions import LONGEST, MOST_RULES, Questions, ScriptedAnswers
+from defserve.inspector.questions import MAX_RULES, MAX_TEXT_LENGTH, Questions, ScriptedAnswers
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.library import library
 from tests.waiting import until
@@ -67,7 +67,15 @@ async def test_a_model_answers_by_its_script_only_while_that_is_on(inspect: Insp
 
 @pytest.mark.parametrize(
     "rules",
-    [None, {}, [1], [{"when": "a"}], [{"say": 1}], [{"say": "a" * (LONGEST + 1)}], [{"say": ""}] * (MOST_RULES + 1)],
+    [
+        None,
+        {},
+        [1],
+        [{"when": "a"}],
+        [{"say": 1}],
+        [{"say": "a" * (MAX_TEXT_LENGTH + 1)}],
+        [{"say": ""}] * (MAX_RULES + 1),
+    ],
 )
 async def test_what_are_no_rules_is_refused(inspect: Inspect, do: Run, rules: Any):
     async with inspect(library()) as inspection:
@@ -97,7 +105,7 @@ async def test_a_person_may_refuse_to_play_the_model(inspect: Inspect, do: Run, 
 async def test_what_is_over_is_kept_with_its_outcome_and_not_if_it_is_long(inspect: Inspect, do: Run):
     async with inspect(library()) as inspection:
         questions = inspection.questions
-        asked = asyncio.create_task(questions.ask("form", "stateless", message="m" * room.LONGEST_PAST))
+        asked = asyncio.create_task(questions.ask("form", "stateless", message="m" * room.MAX_PAST_QUESTION_BYTES))
         await until(lambda: bool(questions.open))
         questions.answer(questions.open[0]["id"], {"action": "decline"})
         await asked
@@ -114,6 +122,6 @@ async def test_only_the_newest_are_kept():
     questions = Questions(lambda topic, data: None)
     questions.model.set(True, [{"say": "yes"}])
     sample: Any = questions.answers(lambda: "stateless").sample
-    for _ in range(room.MOST_PAST + 5):
+    for _ in range(room.MAX_PAST_QUESTIONS + 5):
         assert await sample({"messages": []}) == "yes"
-    assert len(questions.past) == room.MOST_PAST
+    assert len(questions.past) == room.MAX_PAST_QUESTIONS

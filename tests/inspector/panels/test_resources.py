@@ -99,6 +99,6 @@ async def test_a_new_conversation_watches_again_what_is_still_there(monkeypatch:
     again: Any = second
     watched._uris["handshake"].add("gone")  # pyright: ignore[reportPrivateUsage]
     assert await watched.renew(again) == ["a", "b"] == second.uris
-    monkeypatch.setattr(inspection, "MOST_WATCHED", 2)
+    monkeypatch.setattr(inspection, "MAX_WATCHED_RESOURCES", 2)
     with pytest.raises(UsageError, match="watched already"):
         await watched.watch(again, "c")

@@ -13,7 +13,7 @@ import pytest
 
 from defserve import Server
 from defserve.errors import PeerError, UsageError
-from defserve.inspector.inspection import LIFECYCLE, MOST_STATES, Inspection, ServerLog
+from defserve.inspector.inspection import LIFECYCLE, MAX_STATES, Inspection, ServerLog
 from defserve.inspector.protocol import BadMessage
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.stores.audit.stored_log import StoredAuditLog
@@ -203,7 +203,7 @@ async def test_states_that_a_server_tells_are_kept_and_bounded():
         inspection.pages.append(lambda topic, data: pushed.append((topic, data)))
         for number in range(100):
             inspection._heard("handshake", LIFECYCLE, {"new_state": "x" * 9_999, "reason": number})  # pyright: ignore[reportPrivateUsage]
-        assert len(inspection.lifecycle) == MOST_STATES and len(inspection.lifecycle[-1]["new_state"]) < 1_000
+        assert len(inspection.lifecycle) == MAX_STATES and len(inspection.lifecycle[-1]["new_state"]) < 1_000
         assert ("lifecycle", inspection.lifecycle[-1]) in pushed
 
 

@@ -99,9 +99,9 @@ async def test_an_entry_that_cannot_be_verified_is_refused_as_it_is_listed(
         assert told[1]["uri"] == "" and told[1]["refused"]
         assert told[2]["frontmatter"] is None and len(told[2]["about"]) == 2_000
         assert "refused" in await do(inspection, "skills.read", uri="skill://a/SKILL.md", path="SKILL.md")
-        monkeypatch.setattr(room, "MOST_BYTES", 300)
+        monkeypatch.setattr(room, "MAX_BYTES", 300)
         assert (await do(inspection, "skills.list"))["more"] == 2
-        monkeypatch.setattr(room, "MOST_SKILLS", 0)
+        monkeypatch.setattr(room, "MAX_SKILLS", 0)
         assert (await do(inspection, "skills.list"))["more"] == 3
 
 
@@ -116,7 +116,7 @@ async def test_folders_are_read_and_what_is_none_is_refused(
         }  # fmt: skip
         with pytest.raises(PeerError):
             await do(inspection, "skills.directory", era=era, uri=URI)
-        monkeypatch.setattr(panel, "MOST_CHILDREN", 1)
+        monkeypatch.setattr(panel, "MAX_CHILDREN", 1)
         assert (await do(inspection, "skills.directory", era=era, uri="skill://refunds"))["more"] == 2
 
 
@@ -125,7 +125,7 @@ async def test_a_server_without_skills_says_so_and_few_are_held(
 ):
     async with inspect(Server("bare", "1")) as inspection:
         assert (await do(inspection, "skills.list"))["offered"] is False
-    monkeypatch.setattr(room, "MOST_LOADED", 1)
+    monkeypatch.setattr(room, "MAX_LOADED_SKILLS", 1)
     async with inspect(manuals(tmp_path)) as inspection:
         await do(inspection, "skills.list")
         for uri in (URI, "skill://greeting/SKILL.md"):

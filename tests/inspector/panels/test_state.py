@@ -16,9 +16,9 @@ from defserve.client.targets import connect_url
 from defserve.errors import PeerError
 from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.panels.state import LONGEST_CONTENT, MOST_IDS, OPAQUE, UNTOLD
+from defserve.inspector.panels.state import MAX_CONTENT_BYTES, MAX_IDS, OPAQUE, UNTOLD
 from defserve.inspector.protocol import BadMessage
-from defserve.inspector.state_trees import Stored, stored_by
+from defserve.inspector.state_trees import Stored, make_state_finder
 from defserve.serve.lifespans import serving
 from tests.at_address import at_address, fresh
 from tests.inspector import asking
@@ -34,7 +34,7 @@ ERAS = ["handshake", "stateless"]
 def stored_in(server: Server) -> Stored:
     section = server.mcpl.sections.state
     assert section is not None
-    return stored_by(section)
+    return make_state_finder(section)
 
 
 @asynccontextmanager
@@ -189,12 +189,12 @@ async def test_a_server_without_state_says_so():
 
 async def test_a_very_long_content_is_not_sent():
     async with inspecting(greenhouse(), "stateless") as inspection:
-        inspection.states.heard("stateless", StateChange(BEDS, "long", None, "x" * LONGEST_CONTENT))
-        assert await do(inspection, "state.content", b="long") == {"bytes": LONGEST_CONTENT + 2}
+        inspection.states.heard("stateless", StateChange(BEDS, "long", None, "x" * MAX_CONTENT_BYTES))
+        assert await do(inspection, "state.content", b="long") == {"bytes": MAX_CONTENT_BYTES + 2}
 
 
 async def test_the_page_cannot_ask_for_too_many_changes_at_once():
     async with inspecting(greenhouse(), "stateless") as inspection:
-        for ids in ("chk_1", ["chk_1"] * (MOST_IDS + 1)):
+        for ids in ("chk_1", ["chk_1"] * (MAX_IDS + 1)):
             with pytest.raises(BadMessage, match="'ids' is a list"):
                 await do(inspection, "state.changes", ids=ids)

@@ -203,8 +203,8 @@ async def test_a_task_that_the_server_has_forgotten_has_failed(
 
 
 async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(followed_tasks, "MOST_TASKS", 2)
-    monkeypatch.setattr(followed_tasks, "MOST_BYTES", 10)
+    monkeypatch.setattr(followed_tasks, "MAX_TASKS", 2)
+    monkeypatch.setattr(followed_tasks, "MAX_BYTES", 10)
     async with inspect(workshop()[0], "stateless") as inspection:
         first = (await do(inspection, "tasks.start", tool="quick", arguments={}))["task"]
         await became(inspection, first, "completed")
@@ -214,8 +214,8 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
         assert [each["task"] for each in (await do(inspection, "tasks.list"))["tasks"]] == [third, second]
         with pytest.raises(UsageError, match="run already"):
             await do(inspection, "tasks.start", tool="clean", arguments={})
-    monkeypatch.setattr(followed_tasks, "LONGEST_RESULT", 5)
-    monkeypatch.setattr(followed_tasks, "LONGEST_ARGUMENTS", 5)
+    monkeypatch.setattr(followed_tasks, "MAX_RESULT_BYTES", 5)
+    monkeypatch.setattr(followed_tasks, "MAX_ARGUMENTS_BYTES", 5)
     kept = followed_tasks.FollowedRecord(1, "stateless", "t", {"text": "long"})
     kept.step("working", "x" * 9_000)
     kept.told = {"ttlMs": True, "pollIntervalMs": 2**60, "createdAt": "y" * 500, "inputRequests": []}
@@ -227,7 +227,7 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
 
 
 async def test_a_strange_id_is_refused(inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(followed_tasks, "LONGEST_ID", 3)
+    monkeypatch.setattr(followed_tasks, "MAX_ID_LENGTH", 3)
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
         assert "characters" in (await became(inspection, number, "failed"))["error"]["message"]

@@ -15,7 +15,7 @@ from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
 from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.joined_topic import JoinedTopic, address_of
-from defserve.inspector.panels.live_topics import MOST_SEATS, TOPIC_VERBS
+from defserve.inspector.panels.live_topics import MAX_SEATS, TOPIC_VERBS
 from defserve.inspector.protocol import Request
 from defserve.serve.lifespans import serving
 from tests.gateway.topics import Running, gateway
@@ -126,7 +126,7 @@ async def test_leaving_frees_the_seat_and_strangers_are_refused():
             await do(inspection, "topics.say", seat=seat, text="hello")
         with pytest.raises(PeerError):
             await do(inspection, "topics.follow", url=here.url, topic="demo", token="t-nobody")
-        inspection.seats |= dict.fromkeys(range(MOST_SEATS), JoinedTopic.__new__(JoinedTopic))
+        inspection.seats |= dict.fromkeys(range(MAX_SEATS), JoinedTopic.__new__(JoinedTopic))
         with pytest.raises(UsageError, match="8 topics are open"):
             await do(inspection, "topics.follow", url=here.url, topic="demo", token="t-admin")
 

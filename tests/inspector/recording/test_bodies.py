@@ -10,7 +10,7 @@ from defserve.inspector.recording.recorder import Bodies
 def test_old_bodies_lie_in_a_file_and_are_read_from_there():
     kept = Bodies(in_memory=100)
     for number in range(50):
-        kept.keep(number, b"%02d" % number * 10)
+        kept.store_body(number, b"%02d" % number * 10)
     assert kept.in_memory <= 100
     assert [kept.get(number) for number in range(50)] == [b"%02d" % number * 10 for number in range(50)]
     kept.close()
@@ -19,7 +19,7 @@ def test_old_bodies_lie_in_a_file_and_are_read_from_there():
 def test_the_oldest_are_forgotten_when_two_files_are_full():
     kept = Bodies(in_memory=10, in_file=100)
     for number in range(100):
-        kept.keep(number, b"x" * 10)
+        kept.store_body(number, b"x" * 10)
     found = [number for number in range(100) if kept.get(number) is not None]
     assert found == list(range(found[0], 100)) and found[0] > 0 and len(found) <= 22
     kept.close()
@@ -28,7 +28,7 @@ def test_the_oldest_are_forgotten_when_two_files_are_full():
 def test_a_body_is_cut_where_it_is_too_long(monkeypatch):
     monkeypatch.setattr(recorder, "MAX_BODY", 10)
     kept = Bodies()
-    kept.keep(0, b"x" * 100)
+    kept.store_body(0, b"x" * 100)
     assert kept.get(0) == b"x" * 10
 
 
@@ -36,8 +36,8 @@ def test_a_body_is_cut_where_it_is_too_long(monkeypatch):
 def test_a_body_comes_back_as_it_was_or_not_at_all(every: list[bytes], forgotten: int):
     kept = Bodies(in_memory=50, in_file=120)
     for number, body in enumerate(every):
-        kept.keep(number, body)
-    kept.forget(forgotten)
+        kept.store_body(number, body)
+    kept.drop_body(forgotten)
     assert kept.get(forgotten) is None
     for number, body in enumerate(every):
         assert number == forgotten or kept.get(number) in (body, None)

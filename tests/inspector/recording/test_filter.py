@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.recorder import RecordedMessage
-from defserve.inspector.recording.timeline import CHOICES, LONGEST, NAMES, FilterProblem, parse
+from defserve.inspector.recording.timeline import CHOICES, MAX_FILTER_LENGTH, NAMES, FilterProblem, parse
 from tests.effort import examples
 
 CALL: dict[str, Any] = {
@@ -26,7 +26,7 @@ CALL: dict[str, Any] = {
 
 
 def fits(text: str, **changes: Any) -> bool:
-    return parse(text).fits(RecordedMessage(**{**CALL, **changes}))
+    return parse(text).is_match(RecordedMessage(**{**CALL, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_does_not_parse_is_told_with_its_place_and_a_fix(text: str, wrong: 
 
 def test_a_very_long_filter_is_refused():
     with pytest.raises(FilterProblem):
-        parse("x" * (LONGEST + 1))
+        parse("x" * (MAX_FILTER_LENGTH + 1))
 
 
 ALPHABET = st.sampled_from([*'ab7 \t:"/', "not:", *(f"{name}:" for name in NAMES), *sum(CHOICES.values(), ())])
@@ -132,7 +132,7 @@ def test_any_text_parses_or_is_told_with_a_place_in_it(text: str):
     assert "".join(covered.split()) == "".join(text.split())
     assert all(term.start <= term.value_start < term.stop for term in terms)
     RecordedMessage(**CALL)
-    parse(text).fits(RecordedMessage(**CALL))
+    parse(text).is_match(RecordedMessage(**CALL))
 
 
 WORDS = st.text("abc/_7", min_size=1, max_size=4)

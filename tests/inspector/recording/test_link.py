@@ -7,7 +7,7 @@ import pytest
 from defserve import Server
 from defserve.client import Client, HttpLink, Link, ProcessLink
 from defserve.errors import PeerError
-from defserve.inspector.era_connection import observed
+from defserve.inspector.era_connection import observe_link
 from defserve.inspector.recording.recorder import Recorder
 from defserve.limits import Limits
 from defserve.serve.lifespans import serving
@@ -28,7 +28,7 @@ def small() -> Server:
 
 async def talk(link: Link, version: str) -> Recorder:
     recorder = Recorder()
-    async with Client(observed(link, recorder, version), version=version) as client:
+    async with Client(observe_link(link, recorder, version), version=version) as client:
         assert await client.call("add", a=1, b=2) == 3
         with pytest.raises(PeerError):
             await client.request("no/such", {})
@@ -88,7 +88,7 @@ async def test_a_child_process(tmp_path):
 
 async def test_an_answer_that_is_lost_is_told():
     recorder = Recorder()
-    link = observed(HttpLink("http://127.0.0.1:9/mcp"), recorder, "stateless")
+    link = observe_link(HttpLink("http://127.0.0.1:9/mcp"), recorder, "stateless")
     with pytest.raises(PeerError):
         async with Client(link, version="stateless"):
             pass

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from defserve.base.redaction import MASK
 from defserve.inspector.panels.tools import command_line, pytest_test
 from defserve.inspector.recording.masking import (
-    masked,
-    masked_address,
-    masked_at,
-    masked_headers,
-    masked_text,
-    masked_words,
+    mask_address,
+    mask_headers,
+    mask_text,
+    mask_value,
+    mask_value_at,
+    mask_words,
 )
 from defserve.inspector.recording.recorder import RecordedExchange, Recorder, about
 from tests.effort import cpu_within, examples, thinned
@@ -102,7 +102,7 @@ def test_a_secret_in_a_text_is_shown_nowhere(text: str):
 
 @given(secrets, st.sampled_from(HEADERS.split()))
 def test_of_a_secret_header_two_characters_are_shown_at_most(secret: str, name: str):
-    for shown in masked_headers({name: secret, name.lower(): secret}).values():
+    for shown in mask_headers({name: secret, name.lower(): secret}).values():
         assert shown == MASK or (len(shown) == 3 and len(secret) >= 24)
 
 
@@ -121,12 +121,12 @@ def test_a_header_of_any_name_is_masked_by_its_look(value: str):
 def test_what_is_no_secret_stays():
     headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25", "x-a": "b"}
     headers |= {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "date": "Mon, 16 Nov 2026"}
-    assert masked_headers(headers) == headers
+    assert mask_headers(headers) == headers
     schema = {"properties": {"token": {"type": "string", "description": "of you"}}, "required": ["token", "a"]}
     plain = {"inputSchema": schema, "key": "north", "_meta": {"progressToken": "a"}, "usage": {"inputTokens": 5}}
     plain |= {"password": None, "secret": True, "text": "a = b?c=d&e=f", "json": '{ "a" : 1 }', "image": "iVBOR" * 2000}
-    assert masked(plain) == plain
-    assert masked_text("http://h/mcp?page=2") == "http://h/mcp?page=2"
+    assert mask_value(plain) == plain
+    assert mask_text("http://h/mcp?page=2") == "http://h/mcp?page=2"
 
 
 WORDS = [
@@ -142,15 +142,15 @@ WORDS = [
 @pytest.mark.parametrize("words", WORDS)
 def test_the_address_of_a_server_and_its_command_are_shown_without_secrets(words: tuple[str, ...]):
     for address in (" ".join(words), words[-1]):
-        assert "SECRET" not in masked_address(address, words)
-    assert "SECRET" not in " ".join(masked_words(words)) and len(masked_words(words)) == len(words)
+        assert "SECRET" not in mask_address(address, words)
+    assert "SECRET" not in " ".join(mask_words(words)) and len(mask_words(words)) == len(words)
     for code in (command_line(words, "a", {}), pytest_test(words, "a", {}, None)):
         assert "SECRET" not in code and "<fill in the secret>" in code
 
 
 def test_the_words_of_a_command_without_secrets_stay():
     words = ["--", "node", "s.js", "--port", "80", "--name=a", "http://h/mcp?page=2"]
-    assert masked_words(words) == words
+    assert mask_words(words) == words
 
 
 def test_saved_code_says_what_to_fill_in():
@@ -164,16 +164,16 @@ def test_saved_code_says_what_to_fill_in():
 def test_hostile_text_does_not_make_it_slow(part: str):
     text = part * (100_000 // len(part)) + "!"
     # It takes a twentieth of a second. With a square in it, it takes minutes.
-    assert cpu_within(5, lambda: masked_headers({"x": masked_text(text), "y": text}))
+    assert cpu_within(5, lambda: mask_headers({"x": mask_text(text), "y": text}))
 
 
 def test_a_name_that_is_a_secret_is_masked_and_no_member_is_lost():
     keys = [f"ghp_{letter * 36}" for letter in "abc"]
-    shown = masked({"users": {key: {"name": "Ann"} for key in keys}, "token": {keys[0]: 1, "kind": 2}})
+    shown = mask_value({"users": {key: {"name": "Ann"} for key in keys}, "token": {keys[0]: 1, "kind": 2}})
     assert "ghp_a" not in repr(shown)
     assert list(shown["users"].values()) == [{"name": "Ann"}] * 3
     assert shown["token"]["kind"] == MASK
-    assert masked({"a plain name": 1, "com.example/some-long-name": 2}) == {
+    assert mask_value({"a plain name": 1, "com.example/some-long-name": 2}) == {
         "a plain name": 1,
         "com.example/some-long-name": 2,
     }
@@ -203,7 +203,7 @@ def places(value: Any, shown: Any) -> Iterator[tuple[list[str], Any, Any]]:
 @given(TREES)
 @settings(max_examples=examples(200))
 def test_one_value_is_masked_as_it_is_in_the_whole(tree: Any):
-    for names, value, shown in places(tree, masked(tree)):
-        path, alone = masked_at(tree, names, value)
+    for names, value, shown in places(tree, mask_value(tree)):
+        path, alone = mask_value_at(tree, names, value)
         assert alone == shown, names
         assert len(path) == len(names)

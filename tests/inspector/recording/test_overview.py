@@ -5,7 +5,7 @@ import time
 import pytest
 
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.timeline import BARS, MOST_BUCKETS, NARROWEST, Overview
+from defserve.inspector.recording.timeline import BARS, MAX_BUCKETS, NARROWEST, Overview
 
 
 class Clock:
@@ -37,15 +37,15 @@ def test_messages_and_errors_are_counted_by_their_time(monkeypatch: pytest.Monke
 def test_a_long_time_has_as_many_bars_and_little_memory(monkeypatch: pytest.MonkeyPatch):
     clock, recorder = Clock(monkeypatch), Recorder()
     overview = Overview(recorder)
-    for id in range(MOST_BUCKETS + 500):
+    for id in range(MAX_BUCKETS + 500):
         clock.now += 0.5
         message(recorder, id)
         if id % 1_000 == 0:
             overview.bars()
     shown = overview.bars()
-    assert len(shown["bars"]) == BARS and sum(bar[0] for bar in shown["bars"]) == MOST_BUCKETS + 500
+    assert len(shown["bars"]) == BARS and sum(bar[0] for bar in shown["bars"]) == MAX_BUCKETS + 500
     assert shown["start"] <= 1_001 and shown["start"] + shown["width"] * BARS >= clock.now
-    assert len(overview._buckets) <= MOST_BUCKETS  # pyright: ignore[reportPrivateUsage]
+    assert len(overview._buckets) <= MAX_BUCKETS  # pyright: ignore[reportPrivateUsage]
 
 
 def test_what_is_forgotten_has_no_bar(monkeypatch: pytest.MonkeyPatch):

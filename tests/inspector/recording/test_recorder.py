@@ -132,7 +132,7 @@ def test_what_follows_a_message_cannot_stop_it():
         raise OSError("no space left on device")
 
     bodies = Bodies()
-    bodies.keep = fails
+    bodies.store_body = fails
     recorder, heard = Recorder(bodies), list[RecordedMessage]()
     recorder.subscribe(fails)
     recorder.subscribe(heard.append)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.timeline import MOST_FILTERS, FilterProblem, Query, Rows, RowsInUse
+from defserve.inspector.recording.timeline import MAX_FILTERS, FilterProblem, Query, Rows, RowsInUse
 from tests.effort import examples
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ async def test_only_the_filters_in_use_are_kept():
     in_use = RowsInUse(recorder)
     first = await in_use.of(Query("a"))
     assert await in_use.of(Query("a")) is first
-    for number in range(MOST_FILTERS):
+    for number in range(MAX_FILTERS):
         await in_use.of(Query(str(number)))
     assert await in_use.of(Query("a")) is not first
     with pytest.raises(FilterProblem):

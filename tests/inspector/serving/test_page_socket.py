@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from defserve.inspector import page_socket
-from defserve.inspector.page_server import LONGEST_FRAME, RunningInspector
+from defserve.inspector.page_server import MAX_FRAME_BYTES, RunningInspector
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ async def test_wrong_messages_are_told_and_end_nothing(running: RunningInspector
 async def test_an_id_in_use_and_too_many_requests_are_refused(
     running: RunningInspector, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(page_socket, "MOST_REQUESTS", 1)
+    monkeypatch.setattr(page_socket, "MAX_REQUESTS", 1)
     running.inspection.granted["network.outbound"] = True
     async with open_page(running) as page:
         await page.begin("tools.call", tool="survey", arguments={"where": 3, "hold": True})
@@ -80,7 +80,7 @@ async def test_a_binary_frame_ends_the_socket(running: RunningInspector, open_pa
 async def test_a_frame_that_is_too_long_ends_the_socket(running: RunningInspector, open_page: OpenPage):
     async with open_page(running) as page:
         with suppress(ConnectionClosed):  # it may end before everything was sent
-            await page.socket.send("x" * (LONGEST_FRAME + 1))
+            await page.socket.send("x" * (MAX_FRAME_BYTES + 1))
         await page.socket.wait_closed()
         assert page.socket.close_code == 1009
     async with open_page(running) as page:
@@ -109,7 +109,7 @@ async def test_of_some_topics_only_the_newest_is_sent(running: RunningInspector,
 async def test_a_page_that_does_not_read_is_disconnected(
     running: RunningInspector, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(page_socket, "MOST_UNSENT", 1_000)
+    monkeypatch.setattr(page_socket, "MAX_UNSENT_BYTES", 1_000)
     async with open_page(running) as page:
         await page.ask("hello")
         for _ in range(100):

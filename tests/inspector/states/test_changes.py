@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.base.redaction import MASK
-from defserve.inspector.differences import LONGEST_VALUE, MOST_OPS, bounded, patch, words
+from defserve.inspector.differences import MAX_OPS, MAX_VALUE_LENGTH, patch, shorten_ops, words
 from defserve.stores.checkpoints.json_patches import apply_patch
 from tests.effort import examples
 
@@ -86,8 +86,8 @@ def test_names_above_and_beside_a_value_mask_it_and_names_are_masked_too(before:
 
 
 def test_what_goes_to_the_page_is_bounded():
-    ops = patch({}, {f"{number}": "x" * (LONGEST_VALUE + 1) for number in range(MOST_OPS + 10)})
-    told = bounded(ops)
-    assert (len(ops), len(told)) == (MOST_OPS + 10, MOST_OPS)
-    assert told[0]["cut"] == LONGEST_VALUE + 3
+    ops = patch({}, {f"{number}": "x" * (MAX_VALUE_LENGTH + 1) for number in range(MAX_OPS + 10)})
+    told = shorten_ops(ops)
+    assert (len(ops), len(told)) == (MAX_OPS + 10, MAX_OPS)
+    assert told[0]["cut"] == MAX_VALUE_LENGTH + 3
     assert len(told[0]["value"]) < 100

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.inspector.differences import MOST_ROWS, side_by_side
+from defserve.inspector.differences import MAX_ROWS, side_by_side
 from tests.effort import examples
 
 JSON = st.recursive(
@@ -49,5 +49,5 @@ def test_equal_parts_are_opposite_each_other_and_long_ones_are_left_out():
 
 def test_very_long_contents_are_told_only_in_part():
     rows = side_by_side({str(n): n for n in range(5_000)}, {str(n): n + 1 for n in range(5_000)})
-    assert len(rows) <= MOST_ROWS + 2
+    assert len(rows) <= MAX_ROWS + 2
     assert isinstance(rows[-1], int)

@@ -18,7 +18,7 @@ from defserve.inspector.state_trees import (
     StateTrees,
     StoredState,
     WatchedTree,
-    stored_at,
+    open_states_at,
 )
 from defserve.stores.checkpoints.checkpoint_store import OPAQUE, CheckpointStore
 from defserve.stores.checkpoints.checkpoint_tree import CheckpointGone, Retention, TreeKey
@@ -49,7 +49,7 @@ def trees_in_memory(**options: Any) -> CheckpointStore:
 
 
 async def commit(trees: CheckpointStore, content: Any, key: TreeKey = KEY, on: str | None = None) -> str:
-    return (await trees.commit(await trees.hold(key, on), content, branch=on is not None)).checkpoint.id
+    return (await trees.commit(await trees.load_checkpoint(key, on), content, branch=on is not None)).checkpoint.id
 
 
 # -- what was watched ----------------------------------------------------------------------------------------
@@ -165,13 +165,13 @@ async def test_contents_that_never_leave_the_server_are_not_shown():
     trees = trees_in_memory()
     first = await commit(trees, {"n": 1})
     assert await stored(trees, opaque=True).view("stateless", SET, "alice").content(first) is MISSING
-    second = (await trees.commit(await trees.hold(KEY), OPAQUE)).checkpoint.id
+    second = (await trees.commit(await trees.load_checkpoint(KEY), OPAQUE)).checkpoint.id
     assert await stored(trees).view("stateless", SET, "alice").content(second) is MISSING
 
 
 async def test_a_store_at_an_address_is_read(tmp_path: Any):
     address = f"sqlite:///{tmp_path}/notes.db"
-    async with stored_at(address) as found:
+    async with open_states_at(address) as found:
         state = found(SET)
         assert state is not None
         assert await (await state.trees()).list_trees() == []

@@ -13,7 +13,7 @@ from defserve.client.client import Client
 from defserve.client.tasks import ServerTask
 from defserve.errors import PeerError
 from defserve.inspector import followed_tasks
-from defserve.inspector.followed_tasks import MOST_QUESTIONS, FollowedRecord, FollowedTask
+from defserve.inspector.followed_tasks import MAX_QUESTIONS, FollowedRecord, FollowedTask
 from defserve.inspector.questions import Questions
 from tests.waiting import until
 
@@ -66,7 +66,7 @@ async def test_answers_that_are_refused_are_not_repeated_at_once(monkeypatch: py
     server = Asking("roots/list")
     async with following(server) as task:
         await until(lambda: server.polls >= 5)
-        assert sorted(server.updates) == sorted(f"key {number}" for number in range(MOST_QUESTIONS))
+        assert sorted(server.updates) == sorted(f"key {number}" for number in range(MAX_QUESTIONS))
         assert "did not reach the server: no" in task.record.wire()["message"]
 
 
@@ -81,7 +81,7 @@ async def test_a_question_that_nobody_can_answer_is_told_and_asked_once(monkeypa
     server = Asking("unheard/of")
     async with following(server) as task:
         await until(lambda: server.polls >= 10)
-        assert server.updates == [] and len(asked) == len(set(asked)) >= MOST_QUESTIONS
+        assert server.updates == [] and len(asked) == len(set(asked)) >= MAX_QUESTIONS
         assert (
             "asks for unheard/of" in task.record.wire()["message"]
             and "Cancel the task" in task.record.wire()["message"]

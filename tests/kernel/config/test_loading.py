@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.kernel.config.entries import KernelConfig, ServerEntry, ToolMarks
 from defserve.kernel.config.loading import ConfigMistakes, line_at, lines_of, load
-from defserve.kernel.config.schema import schema, shipped, written
+from defserve.kernel.config.schema import format_schema, read_shipped_schema, schema
 from defserve.kernel.config.settings import FILE, KERNEL, SERVER, Mistake
 from defserve.proxying.mounted import RestartPolicy
 
@@ -265,13 +265,13 @@ def test_a_secret_in_the_file_is_not_in_the_text_of_an_entry(tmp_path: Path) -> 
 
 
 def test_the_shipped_schema_is_that_of_the_reader() -> None:
-    assert shipped() == written(), "write what `written` gives into mgp.schema.json"
+    assert read_shipped_schema() == format_schema(), "write what `written` gives into mgp.schema.json"
 
 
 @pytest.mark.req("MGP-15.2f")
 def test_the_schema_accepts_what_the_reader_accepts() -> None:
     jsonschema.Draft7Validator.check_schema(schema())
-    jsonschema.validate(tomllib.loads(SEED), json.loads(shipped()))
+    jsonschema.validate(tomllib.loads(SEED), json.loads(read_shipped_schema()))
 
 
 NOT_IN_A_SCHEMA = ("both a command", "neither a command", "is taken by", "belongs to", "the transport", "cannot work",
@@ -297,7 +297,7 @@ VALUES = st.recursive(
 def test_no_value_makes_the_reader_fail(table: Any, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(table.settings)))
     found: list[Mistake] = []
-    table.read({name: data.draw(VALUES)}, (), found.append)
+    table.parse_value({name: data.draw(VALUES)}, (), found.append)
     assert all(mistake.problem for mistake in found)
 
 

@@ -46,7 +46,7 @@ def test_every_text_of_a_launch_is_filled() -> None:
     expected = ServerLaunch(
         "alpha", ("alpha",), "/alpha", {"K": "alpha"}, "http://alpha", "alpha", {"H": "alpha"}, "call", 1, 2
     )
-    assert launch.filled(ENVIRON) == expected
+    assert launch.fill_variables(ENVIRON) == expected
 
 
 def test_literal_secrets_of_the_file_are_hidden_too() -> None:

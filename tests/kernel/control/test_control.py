@@ -18,8 +18,8 @@ import pytest
 
 from defserve.errors import PeerGone, UsageError
 from defserve.kernel import control_listener
-from defserve.kernel.control import ask, asking, located_kernel, own_place, places_of
-from defserve.kernel.control_listener import LONGEST_REQUEST, MOST_PEERS, controlled
+from defserve.kernel.control import ask, asking, locate_kernel, own_place, places_of
+from defserve.kernel.control_listener import MAX_PEERS, MAX_REQUEST_BYTES, open_control_socket
 from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio
@@ -102,7 +102,7 @@ async def raw(path: Path, content: bytes) -> bytes:
 
 
 async def test_verbs_are_answered_over_a_socket_that_others_cannot_use(config: Path) -> None:
-    async with controlled(config, FakeKernel()) as path:
+    async with open_control_socket(config, FakeKernel()) as path:
         assert path is not None
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -115,19 +115,19 @@ async def test_a_kernel_is_found_though_its_file_is_gone(config: Path, monkeypat
     monkeypatch.chdir(config.parent)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config.parent))
     monkeypatch.delenv("MGP_CONFIG_PATH", raising=False)
-    async with controlled(config, FakeKernel()):
+    async with open_control_socket(config, FakeKernel()):
         os.unlink(config)
         for given in (None, "mgp.toml", str(config)):
-            assert await asyncio.to_thread(located_kernel, given) == config
-        assert await asyncio.to_thread(located_kernel, None, {"MGP_CONFIG_PATH": str(config)}) == config
+            assert await asyncio.to_thread(locate_kernel, given) == config
+        assert await asyncio.to_thread(locate_kernel, None, {"MGP_CONFIG_PATH": str(config)}) == config
         assert await asyncio.to_thread(asked, config, verb="status") == [{"pid": os.getpid()}]
     for given in (None, "mgp.toml"):
         with pytest.raises(UsageError):
-            located_kernel(given)
+            locate_kernel(given)
 
 
 async def test_a_refusal_arrives_with_its_fix(config: Path) -> None:
-    async with controlled(config, FakeKernel()):
+    async with open_control_socket(config, FakeKernel()):
         with pytest.raises(UsageError, match="there is no server 'x'") as caught:
             await asyncio.to_thread(asked, config, verb="restart", id="x")
         assert caught.value.fix == "did you mean 'a'?"
@@ -152,11 +152,11 @@ async def test_a_refusal_arrives_with_its_fix(config: Path) -> None:
         b'{"verb": "search", "query": "x", "top": true}\n',
         b"[" * 50_000 + b"\n",
         b"\xff\xfe\n",
-        b"x" * (LONGEST_REQUEST + 2) + b"\n",
+        b"x" * (MAX_REQUEST_BYTES + 2) + b"\n",
     ],
 )
 async def test_a_request_that_is_not_one_is_refused_and_the_kernel_goes_on(config: Path, content: bytes) -> None:
-    async with controlled(config, FakeKernel()) as path:
+    async with open_control_socket(config, FakeKernel()) as path:
         assert path is not None
         assert json.loads(await raw(path, content))["error"]["problem"]
         assert json.loads((await raw(path, b'{"verb": "status"}\n')).splitlines()[0]) == {
@@ -165,7 +165,7 @@ async def test_a_request_that_is_not_one_is_refused_and_the_kernel_goes_on(confi
 
 
 async def test_another_user_is_told_nothing(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with controlled(config, FakeKernel()) as path:
+    async with open_control_socket(config, FakeKernel()) as path:
         assert path is not None
         other = os.getuid() + 1
         monkeypatch.setattr(control_listener, "user_of", lambda one: other)
@@ -174,7 +174,7 @@ async def test_another_user_is_told_nothing(config: Path, monkeypatch: pytest.Mo
 
 async def test_who_follows_logs_and_leaves_is_forgotten(config: Path) -> None:
     kernel = FakeKernel()
-    async with controlled(config, kernel) as path:
+    async with open_control_socket(config, kernel) as path:
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b'{"verb": "logs", "follow": true}\n')
         assert json.loads(await reader.readline())["answer"]["text"] == "hello"
@@ -186,7 +186,7 @@ async def test_who_follows_logs_and_leaves_is_forgotten(config: Path) -> None:
 async def test_who_leaves_does_not_end_half_way_what_it_asked_to_be_done(config: Path) -> None:
     kernel = FakeKernel()
     kernel.may_stop.clear()
-    async with controlled(config, kernel) as path:
+    async with open_control_socket(config, kernel) as path:
         _, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b'{"verb": "stop", "id": "a"}\n')
         await kernel.stopping.wait()
@@ -199,16 +199,16 @@ async def test_who_leaves_does_not_end_half_way_what_it_asked_to_be_done(config:
 
 
 async def test_the_number_of_peers_is_bounded(config: Path) -> None:
-    async with controlled(config, FakeKernel()) as path:
+    async with open_control_socket(config, FakeKernel()) as path:
         assert path is not None
-        silent = [await asyncio.open_unix_connection(str(path)) for _ in range(MOST_PEERS)]
+        silent = [await asyncio.open_unix_connection(str(path)) for _ in range(MAX_PEERS)]
         assert b"too many" in await raw(path, b'{"verb": "ps"}\n')
         for _, writer in silent:
             await left(writer)
 
 
 async def test_a_socket_that_a_killed_kernel_left_is_no_kernel(config: Path) -> None:
-    async with controlled(config, FakeKernel()) as path:
+    async with open_control_socket(config, FakeKernel()) as path:
         assert path is not None
         left = path.with_name(path.name.replace(f"-{os.getpid()}", f"-{ended_process()}"))
         with socket.socket(socket.AF_UNIX) as one:
@@ -239,14 +239,14 @@ async def test_without_a_private_folder_the_kernel_serves_all_the_same(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(control_listener, "own_place", lambda config: (_ for _ in ()).throw(UsageError("no folder")))
-    async with controlled(config, FakeKernel()) as path:
+    async with open_control_socket(config, FakeKernel()) as path:
         assert path is None
     assert "cannot be operated" in caplog.text
 
 
 async def test_an_event_loop_asks_as_a_thread_does_and_ends_what_it_does_not_read(config: Path):
     kernel: Any = FakeKernel()
-    async with controlled(config, kernel):
+    async with open_control_socket(config, kernel):
         assert [answer async for answer in asking(config, {"verb": "ps"})] == [{"id": "a"}, {"id": "b"}]
         with pytest.raises(UsageError, match="there is no server 'x'") as told:
             [answer async for answer in asking(config, {"verb": "restart", "id": "x"})]

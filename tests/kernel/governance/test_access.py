@@ -150,7 +150,7 @@ UNLISTED = (
 def policy_of(here: Running) -> AccessPolicy:
     access = here.kernel.governance.access
     assert access is not None
-    policy = access.named("a")
+    policy = access.find_policy("a")
     assert policy is not None
     return policy
 

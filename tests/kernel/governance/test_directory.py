@@ -370,7 +370,7 @@ async def test_a_registered_server_that_changes_its_tools_is_held(tmp_path: Path
             draft = tmp_path / "draft.json"
             draft.write_text(json.dumps([tool("add", "Another text.")]))
             draft.replace(path)
-            await until(lambda: one.here.kernel.governance.pins.held("d") == ["add"])
+            await until(lambda: one.here.kernel.governance.pins.list_held_names("d") == ["add"])
 
 
 async def test_decisions_about_a_registered_server_end_with_it(tmp_path: Path) -> None:

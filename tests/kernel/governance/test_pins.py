@@ -238,10 +238,10 @@ def test_what_is_kept_of_a_server_is_bounded_whatever_it_lists(tmp_path: Path, m
         for number in range(20):
             name, pin = f"t{change}_{number}", Pin.of(tool("t", "x" * 2_000))
             if change % 2:
-                pins.hold("s", name, pin)
+                pins.hold_tool("s", name, pin)
             else:
                 pins.pin("s", name, pin)
-    names, size = pins.kept_size("s")
+    names, size = pins.measure_pins("s")
     assert names <= 2 * 400
     assert size <= 2 * 100_000
     assert pins.change("s", "first", Pin.of(tool("first"))) is None, "what the file has is not forgotten"

@@ -14,7 +14,7 @@ import pytest
 from defserve import Server, dangerous, moderate
 from defserve.client.mgp.server_claims import SaidMgp
 from defserve.kernel.config.entries import MgpEntry, ServerEntry, ServerLaunch
-from defserve.kernel.governance.marks import contradictions, governed, level_of, true_extensions
+from defserve.kernel.governance.marks import build_governing_entry, contradictions, level_of, true_extensions
 from defserve.tooling.export import mgp_entry
 from tests.kernel.running import Running, entry, running, url_entry
 from tests.listening import listening
@@ -235,15 +235,15 @@ def server_entry(mgp: MgpEntry | None = None) -> ServerEntry:
 )
 def test_a_server_may_claim_less_trust_and_never_more(file: str | None, said: str, level: str) -> None:
     told = SaidMgp("0.3.0", trust_level=said)
-    assert level_of(governed(server_entry(MgpEntry(trust_level=file)), told)) == level
-    assert level_of(governed(server_entry(), SaidMgp(trust_level=said))) == "standard"
+    assert level_of(build_governing_entry(server_entry(MgpEntry(trust_level=file)), told)) == level
+    assert level_of(build_governing_entry(server_entry(), SaidMgp(trust_level=said))) == "standard"
 
 
 def test_permissions_of_a_whole_server_hold_for_tools_that_say_nothing() -> None:
     said = SaidMgp("0.3.0", permissions=("camera", "not a permission"))
-    one = governed(server_entry(MgpEntry(permissions_required=("memory.read",))), said)
+    one = build_governing_entry(server_entry(MgpEntry(permissions_required=("memory.read",))), said)
     assert one.mgp is not None and one.mgp.permissions_required == ("memory.read", "camera")
-    each = governed(server_entry(), said._replace(sections=frozenset({"tool_security"})))
+    each = build_governing_entry(server_entry(), said._replace(sections=frozenset({"tool_security"})))
     assert each.mgp is None
 
 

@@ -15,7 +15,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.kernel.control import ask, places_of
 from defserve.kernel.kernel import KernelState, StateFile
-from defserve.stores.files import locked
+from defserve.stores.files import hold_lock
 from tests.kernel.governance.governing import governed, tool
 from tests.kernel.running import entry
 from tests.protocols.mgp.callers import BOB, code_of, speaking
@@ -87,7 +87,7 @@ async def test_what_is_decided_at_one_kernel_holds_at_the_other(tmp_path: Path) 
             assert await refused()
             await one.here.kernel.access.grant("bob", "s")
             # Nobody asks the other kernel for anything: it looks at the file by itself.
-            await until(lambda: bool(two.here.kernel.governance.access.named("s").entries()))  # pyright: ignore
+            await until(lambda: bool(two.here.kernel.governance.access.find_policy("s").entries()))  # pyright: ignore
             assert not await refused()
             await one.here.kernel.access.deny("bob", "s")
             await two.here.kernel.refresh()
@@ -108,7 +108,7 @@ async def test_a_tool_that_is_accepted_at_one_kernel_is_used_at_the_other(tmp_pa
         assert two.here.kernel.ps()[0]["held"] == []
         assert await two.here.call("s_add") == "did add"
         # What the other one knew before does not undo it.
-        two.here.kernel.governance.settled(two.here.kernel.members["s"])
+        two.here.kernel.governance.on_server_listed(two.here.kernel.members["s"])
         kept = json.loads((tmp_path / "mgp.state.json").read_text())["definitions"]["s"]["add"]["tool"]
         assert kept["description"] == "Adds more."
 
@@ -149,7 +149,11 @@ def test_a_change_that_fails_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_another_holds_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
-    with locked(tmp_path / "x.lock"), pytest.raises(TimeoutError, match="locked"), locked(tmp_path / "x.lock", 0.05):
+    with (
+        hold_lock(tmp_path / "x.lock"),
+        pytest.raises(TimeoutError, match="locked"),
+        hold_lock(tmp_path / "x.lock", 0.05),
+    ):
         pass
-    with locked(tmp_path / "x.lock", 0.05):
+    with hold_lock(tmp_path / "x.lock", 0.05):
         pass

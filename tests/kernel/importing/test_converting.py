@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.kernel.client_import import ClientSettings, Imported, client_settings, imported
+from defserve.kernel.client_import import ClientSettings, Imported, client_settings, convert_settings
 from defserve.kernel.config.entries import ServerEntry
 from defserve.kernel.config.loading import load
 
 
 def converted(folder: Path, entries: dict[str, Any]) -> tuple[Imported, dict[str, ServerEntry]]:
-    made = imported(ClientSettings(folder / ".mcp.json", folder, entries))
+    made = convert_settings(ClientSettings(folder / ".mcp.json", folder, entries))
     (folder / "mgp.toml").write_text(made.text, encoding="utf-8")
     return made, {entry.id: entry for entry in load(folder / "mgp.toml").servers}
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.openapi.names import argument_name, names_of, preferred
+from defserve.openapi.names import argument_name, make_preferred_name, names_of
 from defserve.openapi.operations import Operation
 from tests.openapi.rules import ARGUMENT, NAME
 from tests.rows import for_each_row
@@ -37,7 +37,7 @@ def one(method: str, path: str, id: str | None, *tags: str) -> Operation:
     ],
 )
 def test_a_name_says_what_the_operation_does(method: str, path: str, id: str | None, name: str) -> None:
-    assert preferred(one(method, path, id)) == name
+    assert make_preferred_name(one(method, path, id)) == name
 
 
 def test_operations_of_one_name_are_told_apart_by_what_differs() -> None:
@@ -59,7 +59,7 @@ def test_one_function_for_several_methods_has_a_name_for_each(said: str) -> None
 
 
 def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
-    name = preferred(
+    name = make_preferred_name(
         one("get", "/x", "actionsListSelectedRepositoriesEnabledForTheGithubActionsOfAnOrganizationInEnterprise")
     )
     assert len(name) <= 64 and name.startswith("actions_list_selected") and name.endswith("enterprise")

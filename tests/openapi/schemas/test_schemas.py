@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve import Server
-from defserve.binding.explicit_schema import fits
+from defserve.binding.explicit_schema import is_valid_instance
 from defserve.errors import BadArguments
 from defserve.openapi.documents import References
 from defserve.openapi.schemas import Schemas
@@ -88,7 +88,7 @@ def test_null_fits_a_nullable_reference(more: Json) -> None:
     target = {"type": "object", "properties": {"x": {"type": "string"}}}
     for schema in ({"nullable": True, "allOf": [ref("A")], **more}, {"nullable": True, **ref("A"), **more}):
         made = converted(schema, A=target)
-        assert fits(None, made) and not fits(3, made), made
+        assert is_valid_instance(None, made) and not is_valid_instance(3, made), made
 
 
 def test_keywords_beside_a_reference_count_from_3_1_on() -> None:
@@ -149,7 +149,7 @@ def test_a_parent_takes_the_fields_of_its_children(pet: Json, cat: Json) -> None
 )
 def test_a_schema_that_is_a_part_of_itself_can_be_checked(schemas: Json) -> None:
     made = converted({"type": "object", "properties": {"x": ref("A")}}, **schemas)
-    assert fits({"x": "text"}, made), made
+    assert is_valid_instance({"x": "text"}, made), made
 
 
 def test_what_is_used_once_stands_where_it_is_used_and_what_recurs_is_defined() -> None:

@@ -33,8 +33,8 @@ class Recorder(Raw):
         self.notifications: list[Json] = []
         self._methods: dict[int, str] = {}
 
-    def dressed(self, params: Mapping[str, Any] | None) -> Json:
-        dressed = super().dressed(params)
+    def with_meta(self, params: Mapping[str, Any] | None) -> Json:
+        dressed = super().with_meta(params)
         if self.version == STATELESS:
             dressed["_meta"][PREFIX + "logLevel"] = "debug"
         return dressed

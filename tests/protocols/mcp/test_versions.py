@@ -157,7 +157,7 @@ async def look(version: str) -> Seen:
 async def strays(peer: Raw) -> tuple[Any, Json]:
     """The answers to a batch and to something that is no JSON."""
     answers: list[Any] = []
-    ping = {"jsonrpc": "2.0", "method": "ping", "params": peer.dressed({})}
+    ping = {"jsonrpc": "2.0", "method": "ping", "params": peer.with_meta({})}
     for message in ([{**ping, "id": 901}, {**ping, "id": 902}], b"{"):
         await peer.send(message)
         answers.append(json.loads(await peer.link.receive()))

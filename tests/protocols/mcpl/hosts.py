@@ -118,7 +118,7 @@ class Host:
             if answer is not SILENCE:
                 await self.send({"jsonrpc": "2.0", "id": message["id"], "result": answer})
 
-    def asked_for(self, method: str) -> list[Json]:
+    def list_requested_uris(self, method: str) -> list[Json]:
         """The params of the server's requests of one method."""
         return [message["params"] for message in self.asked if message["method"] == method]
 
@@ -127,15 +127,15 @@ class Host:
         return [message["params"] for message in self.heard if message["method"] == method]
 
     async def until_asked(self, method: str, count: int = 1) -> list[Json]:
-        await until(lambda: len(self.asked_for(method)) >= count)
-        return self.asked_for(method)
+        await until(lambda: len(self.list_requested_uris(method)) >= count)
+        return self.list_requested_uris(method)
 
     # -- out ---------------------------------------------------------------------------------------------
 
     async def send(self, message: Json) -> None:
         await self.link.send(json.dumps(message).encode())
 
-    def dressed(self, params: Mapping[str, Any] | None) -> Json:
+    def with_meta(self, params: Mapping[str, Any] | None) -> Json:
         """The params with what this version wants in every request."""
         given = dict(params or {})
         if self.version != STATELESS:
@@ -147,7 +147,7 @@ class Host:
         """The whole reply to a request."""
         self._last_id += 1
         reply = self._replies[self._last_id] = asyncio.get_running_loop().create_future()
-        await self.send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": self.dressed(params)})
+        await self.send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": self.with_meta(params)})
         async with asyncio.timeout(10):
             answered = await reply
         if self.is_05:

@@ -223,7 +223,7 @@ async def test_push(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
         assert text_of(await host.call("alert", {"text": "fire"})) == "True"
         tags = {"tags": ["acme:alert", "chat:mention", "chat:addressed"]} if is_new else {}
-        assert host.asked_for("push/event") == [{**EVENT, **tags}]
+        assert host.list_requested_uris("push/event") == [{**EVENT, **tags}]
 
 
 @pytest.mark.slow
@@ -231,11 +231,11 @@ async def test_push(mcpl: Any, is_new: bool):
 async def test_inference(mcpl: Any, is_new: bool):
     async with program(mcpl) as host:
         assert text_of(await host.call("write", {"prompt": "hi"})) == "ab|cd|abcd"
-        assert host.asked_for("inference/request") == [
+        assert host.list_requested_uris("inference/request") == [
             {"featureSet": "text.write", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
         ]
         assert text_of(await host.call("model")) == "opus"
-        assert host.asked_for("model/info") == [{}]
+        assert host.list_requested_uris("model/info") == [{}]
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ async def test_channels(mcpl: Any, is_new: bool):
         assert (await host.ask("channels/list"))["result"] == {"channels": [LOBBY]}
         assert text_of(await host.call("say", {"text": "hello"})) == "True"
         tags = {"tags": ["chat:dm", "chat:addressed", "chat:private"]} if is_new else {}
-        assert host.asked_for("channels/incoming") == [{"messages": [{**MESSAGE, **tags}]}]
+        assert host.list_requested_uris("channels/incoming") == [{"messages": [{**MESSAGE, **tags}]}]
         hello = {"conversationId": "c", "channelId": "chat:lobby", "stream": False, "content": "hi"}
         published = await host.ask("channels/publish", hello)
         assert published["result"] == {"delivered": True, "messageId": "m_1"}

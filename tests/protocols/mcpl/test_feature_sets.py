@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from defserve import Server, UsageError
 from defserve.errors import InvalidParams
 from defserve.protocols.mcpl.content import Turn
-from defserve.protocols.mcpl.policies import MOST_BYTES, MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists
+from defserve.protocols.mcpl.policies import MAX_NAMES, MAX_POLICY_BYTES, POLICY_KEY, FeaturePolicy, ScopeLists
 from tests.effort import examples
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting
@@ -79,7 +79,7 @@ def test_a_policy_is_what_was_last_said(strict: bool, sequence: list[dict[str, A
     for update in sequence:
         policy.update(update)
         model.update(update)
-        assert [name for name in SETS if policy.enabled(name)] == model.on
+        assert [name for name in SETS if policy.is_enabled(name)] == model.on
         assert [policy.scoping(name) for name in SETS] == [model.scoping(name) for name in SETS]
 
 
@@ -175,8 +175,8 @@ def test_without_sessions_every_request_has_its_own_policy(strict: bool, update:
         {"scopes": {"a": {"whitelist": "x"}}},
         {"scopes": {"a": {"whitelist": ["x" * 1025]}}},
         {"scopes": {"a": {"blacklist": ["x"] * 1001}}},
-        {"enabled": [f"s{n}" for n in range(MOST_NAMES + 1)]},
-        {"scopes": {f"s{n}": {} for n in range(MOST_NAMES + 1)}},
+        {"enabled": [f"s{n}" for n in range(MAX_NAMES + 1)]},
+        {"scopes": {f"s{n}": {} for n in range(MAX_NAMES + 1)}},
     ],
     ids=lambda wrong: str(wrong)[:40],
 )
@@ -185,7 +185,7 @@ def test_a_broken_update_changes_nothing(wrong: dict[str, Any]):
     policy.update({"disabled": ["b"], "scopes": {"a": {"whitelist": ["y"]}}})
     with pytest.raises(InvalidParams):
         policy.update({"disabled": ["a"], **wrong})
-    assert policy.enabled("a") and not policy.enabled("b") and policy.scoping("a") == ScopeLists(["y"], [])
+    assert policy.is_enabled("a") and not policy.is_enabled("b") and policy.scoping("a") == ScopeLists(["y"], [])
     assert policy.revision == 1
 
 
@@ -406,8 +406,8 @@ async def test_acting_without_a_policy_of_the_host_is_logged(told: bool, logged:
 def test_a_policy_is_bounded_in_bytes_however_many_updates_bring_it(part: str):
     policy = FeaturePolicy(strict=False)
     for number in range(3):
-        long = f"{number}" + "y" * (MOST_BYTES // 4)
+        long = f"{number}" + "y" * (MAX_POLICY_BYTES // 4)
         policy.update({part: {long: {}} if part == "scopes" else [long]})
     with pytest.raises(InvalidParams, match="longer than"):
-        policy.update({part: {"z" * MOST_BYTES: {}} if part == "scopes" else ["z" * MOST_BYTES]})
+        policy.update({part: {"z" * MAX_POLICY_BYTES: {}} if part == "scopes" else ["z" * MAX_POLICY_BYTES]})
     assert policy.revision == 3

@@ -32,7 +32,7 @@ def reminders(server: Server) -> Any:
 
 
 def texts(host: Host) -> list[str]:
-    return [params["payload"]["content"][0]["text"] for params in host.asked_for("push/event")]
+    return [params["payload"]["content"][0]["text"] for params in host.list_requested_uris("push/event")]
 
 
 async def test_the_only_session_is_meant_without_to(server: Server, reminders: Any):

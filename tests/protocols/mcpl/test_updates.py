@@ -17,7 +17,7 @@ from defserve import Context, PeerError, Refused, Server
 from defserve.client import Mcpl
 from defserve.protocols.mcpl.channels.messages import Channel, Message
 from defserve.protocols.mcpl.content import FinishedTurn, InferenceEnd, Injection, Turn
-from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY
+from defserve.protocols.mcpl.policies import MAX_NAMES, POLICY_KEY
 from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT
 from tests.effort import examples
 from tests.protocols.mcpl.draft_05 import PATHS
@@ -38,7 +38,7 @@ class Everything:
 
     def __init__(self) -> None:
         self.server = server = Server("everything", "1")
-        self.happened: list[str] = []
+        self.handle_event: list[str] = []
         self.tools = server.feature_set("tools.only", "A tool")
         self.push = server.feature_set("push.only", "Pushes", uses=["pushEvents"])
         self.infer = server.feature_set("infer.only", "Infers", uses=["inferenceRequest"], model_info=True)
@@ -47,7 +47,7 @@ class Everything:
         self.chatting = server.feature_set("chat.rooms", "Chats")
         self.chat = server.channels("chat", feature_set=self.chatting)
         self.chat.add(Channel("chat:a"))
-        happened = self.happened
+        happened = self.handle_event
 
         @server.tool
         def plain() -> str:
@@ -99,7 +99,7 @@ class Everything:
     async def tries(self, host: Host) -> set[str]:
         """What a host can do and be sent now. Every refusal has a code that says why."""
         worked: set[str] = set()
-        self.happened.clear()
+        self.handle_event.clear()
         host.asked.clear()
 
         async def ask(name: str, method: str, params: Json) -> None:
@@ -125,7 +125,7 @@ class Everything:
         await host.tell("inference/lifecycle", {"inferenceId": f"i{next(NUMBERS)}", "phase": "completed"})
         await turns()
         for word in ("published quietly", "typing", "observed", "ended"):
-            if any(line.startswith(word) for line in self.happened):
+            if any(line.startswith(word) for line in self.handle_event):
                 worked.add(word)
         for name, verb in (
             ("push", lambda to: self.push.push("x", to=to)),
@@ -141,7 +141,7 @@ class Everything:
             worked.add("model")
         listed = {tool["name"] for tool in (await host.ask("tools/list"))["result"]["tools"]}
         assert ("bound" in listed) is ("tool" in worked)
-        if any(line == "source" for line in self.happened):
+        if any(line == "source" for line in self.handle_event):
             worked.add("source")
         return worked
 
@@ -185,7 +185,7 @@ def test_exactly_what_is_granted_works(grants: list[set[str]]):
             for granted in grants:
                 reply = await host.ask("featureSets/update", {"effectiveCapabilities": sorted(granted)})
                 receipt = reply["result"]
-                everything.happened.clear()
+                everything.handle_event.clear()
                 await turns()
                 assert await everything.tries(host) - {"source"} == working(granted)
                 lacking = {
@@ -204,12 +204,12 @@ async def test_before_the_first_policy_nothing_is_sent(road: str):
     async with hosting(everything.server, mcpl=MCPL_05, answers=ANSWERS, road=road) as host:
         assert (await host.ask("tools/list"))["result"]["tools"] != []
         await turns()
-        assert (host.asked, host.heard, everything.happened) == ([], [], [])
+        assert (host.asked, host.heard, everything.handle_event) == ([], [], [])
         receipt = await host.grant()
         assert receipt == {"accepted": True}
         await host.until_asked("push/event")
         await host.until_asked("channels/register")
-        assert host.asked_for("push/event")[0]["payload"]["content"][0]["text"] == "from a source"
+        assert host.list_requested_uris("push/event")[0]["payload"]["content"][0]["text"] == "from a source"
 
 
 async def test_the_receipt_leaves_before_what_it_permits():
@@ -246,7 +246,7 @@ async def test_what_is_taken_back_stops():
         {"effectiveCapabilities": list(PATHS), "deniedCapabilities": "none"},
         {"effectiveCapabilities": list(PATHS), "enabled": "all"},
         {"effectiveCapabilities": list(PATHS), "disabled": {}},
-        {"effectiveCapabilities": ["x"] * (MOST_NAMES + 1)},
+        {"effectiveCapabilities": ["x"] * (MAX_NAMES + 1)},
         {"effectiveCapabilities": list(PATHS), "disabled": ["x" * 2_000]},
     ],
     ids=lambda policy: str(policy)[:60],
@@ -360,7 +360,7 @@ async def test_a_notification_only_disables(caplog: pytest.LogCaptureFixture):
         assert "tool" not in await everything.tries(host)
         await host.grant()  # a request says everything anew
         assert "tool" in await everything.tries(host)
-        await host.update(disabled=[f"s{n}" for n in range(MOST_NAMES)])
+        await host.update(disabled=[f"s{n}" for n in range(MAX_NAMES)])
         await host.update(disabled=["one more"])
         assert await everything.tries(host) == set()
 
@@ -437,9 +437,9 @@ async def test_without_sessions_notifications_bring_their_grant_too():
     async with hosting(everything.server, STATELESS, mcpl=MCPL_05) as host:
         granted = {"_meta": {POLICY_KEY: {"effectiveCapabilities": ["inferenceLifecycle"]}}}
         for id, meta in (("i1", {}), ("i2", granted)):
-            await host.tell("inference/lifecycle", host.dressed({"inferenceId": id, "phase": "completed", **meta}))
-        await until(lambda: bool(everything.happened))
-        assert everything.happened == ["ended i2 completed"]
+            await host.tell("inference/lifecycle", host.with_meta({"inferenceId": id, "phase": "completed", **meta}))
+        await until(lambda: bool(everything.handle_event))
+        assert everything.handle_event == ["ended i2 completed"]
 
 
 # -- what a host cannot run ------------------------------------------------------------------------------
@@ -647,12 +647,12 @@ async def test_an_end_is_told_once_to_hosts_of_both_versions():
         await host.tell("inference/lifecycle", {"inferenceId": "i2", "phase": "aborted"})
         await host.tell("inference/lifecycle", {"inferenceId": "i3", "phase": "evaporated"})
         await host.tell("inference/lifecycle", {"phase": "failed"})
-        await until(lambda: len(everything.happened) == 2)
-        assert everything.happened == ["ended i1 completed", "ended i2 aborted"]
-    everything.happened.clear()
+        await until(lambda: len(everything.handle_event) == 2)
+        assert everything.handle_event == ["ended i1 completed", "ended i2 aborted"]
+    everything.handle_event.clear()
     async with hosting(everything.server, answers=ANSWERS) as old:
         assert old.advertised["contextHooks"]["afterInference"] == {"blocking": False}
         await old.tell("context/afterInference", {**TURN, "assistantMessage": "yes"})
-        await until(lambda: "ended i completed" in everything.happened)
+        await until(lambda: "ended i completed" in everything.handle_event)
         await old.ask("context/afterInference", {**TURN, "inferenceId": "j", "assistantMessage": "yes"})
-        await until(lambda: "ended j completed" in everything.happened)
+        await until(lambda: "ended j completed" in everything.handle_event)

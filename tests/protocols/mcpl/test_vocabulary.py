@@ -22,12 +22,12 @@ def test_every_use_is_named_in_words_that_hosts_know():
 
 @for_each_row("name", OLD_NAMES)
 def test_every_name_of_0_4_stays_itself(name: str):
-    assert V04.spelled([name]) == [name]
+    assert V04.spell_uses([name]) == [name]
 
 
 @for_each_row("path", draft_05.PATHS)
 def test_every_path_of_0_5_stays_itself(path: str):
-    assert path in V05.spelled([path])
+    assert path in V05.spell_uses([path])
 
 
 def test_every_gate_is_a_path():

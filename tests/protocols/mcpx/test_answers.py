@@ -10,7 +10,7 @@ import pytest
 from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mcpx.participant import NotPresent
-from defserve.protocols.mcpx.topic import MOST_UNCONFIRMED, UnconfirmedMessages
+from defserve.protocols.mcpx.topic import MAX_UNCONFIRMED, UnconfirmedMessages
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.raw import until
 from tests.rows import for_each_row
@@ -120,14 +120,14 @@ def test_a_refusal_is_about_the_oldest_of_its_kind_that_did_not_come_back():
     for id, kind in (("1", "chat"), ("2", "a"), ("3", "a"), ("4", "b")):
         sent.add(id, kind)
     sent.discard("2")
-    assert sent.refused({"error": "x"}) is None
-    assert sent.refused({"attempted_kind": "a"}) == "3"
-    assert sent.refused({"attempted_kind": "a"}) is None
+    assert sent.pop_refused_id({"error": "x"}) is None
+    assert sent.pop_refused_id({"attempted_kind": "a"}) == "3"
+    assert sent.pop_refused_id({"attempted_kind": "a"}) is None
     sent.discard("1")
-    assert sent.refused({"error": "x"}) == "4" and sent.refused({}) is None
-    for number in range(2 * MOST_UNCONFIRMED):
+    assert sent.pop_refused_id({"error": "x"}) == "4" and sent.pop_refused_id({}) is None
+    for number in range(2 * MAX_UNCONFIRMED):
         sent.add(f"n{number}", "c")
-    assert sent.refused({"attempted_kind": "c"}) == f"n{MOST_UNCONFIRMED}"
+    assert sent.pop_refused_id({"attempted_kind": "c"}) == f"n{MAX_UNCONFIRMED}"
 
 
 # -- who is not there

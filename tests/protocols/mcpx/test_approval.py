@@ -117,9 +117,9 @@ def heard_at(url: str, *, is_guest: bool = False, name: str = "agent") -> Propos
     view = TopicView()
     view.place = find_place(url)
     shown: dict[str, Any] = {"id": name, "capabilities": [], **({} if is_guest else {"authenticated": True})}
-    view.read(Envelope("system/welcome", GATEWAY, {"you": {"id": "me"}, "participants": [shown]}).encode())
+    view.read_frame(Envelope("system/welcome", GATEWAY, {"you": {"id": "me"}, "participants": [shown]}).encode())
     payload = {"method": "tools/call", "params": {"name": "write", "arguments": {"path": "/srv/notes/a.txt"}}}
-    found = view.read(Envelope("mcp/proposal:tools/call:write", name, payload, to=["worker"]).encode())
+    found = view.read_frame(Envelope("mcp/proposal:tools/call:write", name, payload, to=["worker"]).encode())
     assert isinstance(found, Proposal)
     return found
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.envelope import LONGEST_KIND, PROFILES, Capabilities, matches, matches_strictly
+from defserve.protocols.mcpx.envelope import MAX_KIND_LENGTH, PROFILES, Capabilities, matches, matches_strictly
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -115,7 +115,7 @@ def test_profiles_allow_what_the_spec_says_of_them(profile: str, may: list[str],
 def test_capabilities_grow_and_shrink_and_forget_what_they_knew():
     before = Capabilities(["mcp/proposal:*", "chat"], strict=True)
     assert not before.allow(CALL)
-    after = before.changed(add=["mcp/request:tools/*"], remove=["chat"])
+    after = before.with_changes(add=["mcp/request:tools/*"], remove=["chat"])
     assert after.patterns == ("mcp/proposal:*", "mcp/request:tools/*")
     assert after.allow(CALL) and not after.allow("chat") and not before.allow(CALL)
 
@@ -134,5 +134,5 @@ def test_what_is_no_list_of_patterns_is_refused(patterns: object):
 
 def test_a_kind_that_is_long_is_judged_and_not_remembered():
     allowed = Capabilities(["chat:*"])
-    assert allowed.allow("chat:" + "x" * LONGEST_KIND) and not allowed.allow("other:" + "x" * LONGEST_KIND)
+    assert allowed.allow("chat:" + "x" * MAX_KIND_LENGTH) and not allowed.allow("other:" + "x" * MAX_KIND_LENGTH)
     assert allowed._known == {}

@@ -10,7 +10,7 @@ import pytest
 from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcpx.participant import ProposalNotPending
-from defserve.protocols.mcpx.proposals import LONGEST_REASON, MOST_REJECTIONS, Proposal, Proposals
+from defserve.protocols.mcpx.proposals import MAX_REASON_LENGTH, MAX_REJECTIONS, Proposal, Proposals
 from defserve.protocols.mcpx.topic import ProposalRejected, ProposalWithdrawn, TopicView
 from tests.protocols.mcpx.gateways import FULL, Stranger, gateway, stranger
 from tests.raw import until
@@ -66,7 +66,7 @@ async def test_a_withdrawal_is_told_to_everyone():
 async def test_who_may_neither_reject_nor_withdraw_says_it_in_chat():
     async with gateway(agent=("mcp/proposal:*", "chat"), bob=("chat",)) as there:
         async with join_topic(there.url, token="agent") as agent, join_topic(there.url, token="bob") as bob:
-            said, heard = agent.said(), bob.said()
+            said, heard = agent.iter_chat(), bob.iter_chat()
             proposal = agent.propose("bob", "tools/call", ADD)
             await until(lambda: bool(bob.proposals))
             bob.decline(bob.proposals[0], "busy")
@@ -160,15 +160,15 @@ async def test_a_decision_that_breaks_a_rule_is_counted_and_changes_nothing(
 def test_what_is_kept_of_rejections_is_bounded():
     known = Proposals()
     proposal = Proposal("p", "agent", (), "tools/call", ADD, created=0.0)
-    for number in range(2 * MOST_REJECTIONS):
+    for number in range(2 * MAX_REJECTIONS):
         known.reject(proposal, f"m{number}", "x" * 10_000, is_approver=False)
-    assert len(proposal.rejections) == MOST_REJECTIONS
-    assert max(map(len, proposal.rejections.values())) == LONGEST_REASON
-    assert known.reject(proposal, "human", "y" * 10_000, is_approver=True) and len(proposal.reason) == LONGEST_REASON
+    assert len(proposal.rejections) == MAX_REJECTIONS
+    assert max(map(len, proposal.rejections.values())) == MAX_REASON_LENGTH
+    assert known.reject(proposal, "human", "y" * 10_000, is_approver=True) and len(proposal.reason) == MAX_REASON_LENGTH
 
 
 def test_a_decision_about_a_proposal_that_we_never_saw_is_nothing():
     view = TopicView()
     view.me = "me"
     frame = b'{"protocol":"mcpx/v0.1","id":"1","from":"a","kind":"mcp/reject","correlation_id":"p","payload":{}}'
-    assert view.read(frame) is None and view.misbehaviour == {}
+    assert view.read_frame(frame) is None and view.misbehaviour == {}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.envelope import MessageKind, is_reserved, kind_of, namespaced, parse_kind
+from defserve.protocols.mcpx.envelope import MessageKind, is_reserved, kind_of, parse_kind, qualify_kind
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0k")
@@ -72,10 +72,10 @@ def test_other_kinds_are_not_reserved(kind: str):
 
 
 def test_bare_kinds_of_the_gateway_get_the_name_of_what_they_hold():
-    assert namespaced("presence", {"event": "join"}) == "system/presence"
-    assert namespaced("system", {"you": {}}) == "system/welcome"
-    assert namespaced("system", {"error": "x"}) == "system/error"
-    assert namespaced("chat", {"error": "x"}) == "chat"
+    assert qualify_kind("presence", {"event": "join"}) == "system/presence"
+    assert qualify_kind("system", {"you": {}}) == "system/welcome"
+    assert qualify_kind("system", {"error": "x"}) == "system/error"
+    assert qualify_kind("chat", {"error": "x"}) == "chat"
 
 
 def test_a_context_too_long_for_a_kind_is_left_out():

@@ -11,7 +11,7 @@ from defserve.client.topic_client import join_topic
 from defserve.errors import PeerError, PeerTimeout, UsageError
 from defserve.protocols.mcpx.envelope import Envelope
 from defserve.protocols.mcpx.participant import NotCapable, Participant, ProposalNotPending
-from defserve.protocols.mcpx.proposals import MOST_BYTES, MOST_OF_ONE_PROPOSER, Proposal, Proposals
+from defserve.protocols.mcpx.proposals import MAX_BYTES_PER_PROPOSER, MAX_PROPOSALS_PER_PROPOSER, Proposal, Proposals
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.protocols.mcpx.servers import calculator, call, joined
 from tests.raw import until
@@ -73,7 +73,7 @@ def test_a_proposal_expires_after_five_minutes():
     assert tracked.get("p1") is proposal and tracked.pending() == [proposal]
     clock.now += 0.1
     assert tracked.get("p1") is None and proposal.status == "expired" and tracked.pending() == []
-    assert tracked.fulfilled_by(request()) is None
+    assert tracked.record_fulfilment(request()) is None
 
 
 @pytest.mark.req("MCPX-3.2.1b", "MCPX-3.2.1c")
@@ -81,18 +81,18 @@ def test_fulfilment_and_answer_move_a_proposal_on():
     tracked = Proposals(clock=Clock())
     proposal = tracked.add(proposed())
     assert proposal is not None
-    assert tracked.fulfilled_by(request()) is proposal
+    assert tracked.record_fulfilment(request()) is proposal
     assert (proposal.status, proposal.fulfiller) == ("fulfilled", "human")
-    assert tracked.answered_by(response(), "agent") is proposal
+    assert tracked.record_outcome(response(), "agent") is proposal
     assert (proposal.status, proposal.result) == ("completed", 3)
-    assert tracked.answered_by(response(), "agent") is None
+    assert tracked.record_outcome(response(), "agent") is None
 
 
 def test_a_failure_is_an_outcome():
     tracked = Proposals(clock=Clock())
     proposal = tracked.add(proposed())
-    tracked.fulfilled_by(request())
-    tracked.answered_by(response(error={"code": 1, "message": "no"}), "agent")
+    tracked.record_fulfilment(request())
+    tracked.record_outcome(response(error={"code": 1, "message": "no"}), "agent")
     assert proposal is not None and proposal.status == "failed" and proposal.error == {"code": 1, "message": "no"}
 
 
@@ -102,29 +102,29 @@ def test_a_failure_is_an_outcome():
 def test_a_request_for_something_else_fulfils_nothing(other: Envelope):
     tracked = Proposals(clock=Clock())
     tracked.add(proposed())
-    assert tracked.fulfilled_by(other) is None and len(tracked.pending()) == 1
+    assert tracked.record_fulfilment(other) is None and len(tracked.pending()) == 1
 
 
 def test_an_answer_of_somebody_who_was_not_asked_is_no_outcome():
     tracked = Proposals(clock=Clock())
     proposal = tracked.add(proposed())
-    tracked.fulfilled_by(request())
-    assert tracked.answered_by(response(sender="mallory"), "agent") is None
+    tracked.record_fulfilment(request())
+    assert tracked.record_outcome(response(sender="mallory"), "agent") is None
     assert proposal is not None and proposal.status == "fulfilled"
 
 
 def test_a_proposer_that_did_not_see_the_fulfilment_knows_its_outcome():
     tracked = Proposals(clock=Clock())
     proposal = tracked.add(proposed())
-    assert tracked.answered_by(response("unseen", "mallory"), "agent") is None
-    assert tracked.answered_by(response("unseen"), "somebody") is None
-    assert tracked.answered_by(response("unseen"), "agent") is proposal
+    assert tracked.record_outcome(response("unseen", "mallory"), "agent") is None
+    assert tracked.record_outcome(response("unseen"), "somebody") is None
+    assert tracked.record_outcome(response("unseen"), "agent") is proposal
 
 
 def test_who_proposes_without_end_loses_its_own_oldest():
     tracked = Proposals(clock=Clock())
     mine = tracked.add(proposed("mine", "ann"))
-    for number in range(MOST_OF_ONE_PROPOSER + 5):
+    for number in range(MAX_PROPOSALS_PER_PROPOSER + 5):
         tracked.add(proposed(f"p{number}", "mallory"))
     assert tracked.get("mine") is mine and tracked.get("p4") is None and tracked.get("p5") is not None
 
@@ -133,7 +133,7 @@ def test_who_proposes_much_loses_its_own_oldest():
     tracked = Proposals(clock=Clock())
     mine = tracked.add(proposed("mine", "ann"))
     for number in range(9):
-        tracked.add(proposed(f"p{number}", "mallory", text="x" * (MOST_BYTES // 8)))
+        tracked.add(proposed(f"p{number}", "mallory", text="x" * (MAX_BYTES_PER_PROPOSER // 8)))
     assert tracked.get("mine") is mine and tracked.get("p1") is None and tracked.get("p8") is not None
 
 

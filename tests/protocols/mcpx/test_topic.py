@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve.protocols.mcpx.envelope import MessageKind, mismatch, parse_kind
 from defserve.protocols.mcpx.extension import TopicCarrier
-from defserve.protocols.mcpx.topic import MOST_COUNTED, Presence, Spoofed, TopicView, Welcome
+from defserve.protocols.mcpx.topic import MAX_COUNTED_PARTICIPANTS, Presence, Spoofed, TopicView, Welcome
 
 Json = dict[str, Any]
 
@@ -33,17 +33,17 @@ WELCOME = gateway(
 
 def welcomed() -> TopicView:
     topic = TopicView()
-    assert isinstance(topic.read(WELCOME), Welcome)
+    assert isinstance(topic.read_frame(WELCOME), Welcome)
     return topic
 
 
 @pytest.mark.req("MCPX-3.5.1", "MCPX-8.2")
 def test_nothing_counts_before_the_welcome_which_says_who_we_are():
     topic = TopicView()
-    assert topic.read(frame("chat", {"text": "hi"})) is None and not topic.welcomed
+    assert topic.read_frame(frame("chat", {"text": "hi"})) is None and not topic.welcomed
     join: Json = {"event": "join", "participant": {"id": "me", "capabilities": []}}
-    topic.read(gateway("system/presence", join))  # our own, which the reference sends first
-    heard = topic.read(WELCOME)
+    topic.read_frame(gateway("system/presence", join))  # our own, which the reference sends first
+    heard = topic.read_frame(WELCOME)
     assert isinstance(heard, Welcome) and not heard.again
     assert topic.me == "me" and topic.capabilities.patterns == ("mcp/*", "chat") and list(topic.participants) == ["ann"]
 
@@ -51,16 +51,16 @@ def test_nothing_counts_before_the_welcome_which_says_who_we_are():
 @pytest.mark.req("MCPX-3.4", "MCPX-8.2")
 def test_presence_is_followed():
     topic = welcomed()
-    joined = topic.read(
+    joined = topic.read_frame(
         gateway("system/presence", {"event": "join", "participant": {"id": "bob", "capabilities": ["x"]}})
     )
     assert isinstance(joined, Presence) and joined.joined and topic.participants["bob"].patterns == ("x",)
-    left = topic.read(gateway("system/presence", {"event": "leave", "participant": {"id": "ann"}}))
+    left = topic.read_frame(gateway("system/presence", {"event": "leave", "participant": {"id": "ann"}}))
     assert isinstance(left, Presence) and not left.joined and list(topic.participants) == ["bob"]
 
 
 def test_our_own_words_come_back_and_mean_nothing():
-    assert welcomed().read(frame("chat", {"text": "hi"}, "me")) is None
+    assert welcomed().read_frame(frame("chat", {"text": "hi"}, "me")) is None
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_our_own_words_come_back_and_mean_nothing():
 )
 def test_a_gateway_that_makes_no_sense_changes_nothing(kind: str, payload: Json):
     topic = welcomed()
-    assert topic.read(gateway(kind, payload)) is None and topic.misbehaviour == {"?": 1}
+    assert topic.read_frame(gateway(kind, payload)) is None and topic.misbehaviour == {"?": 1}
     assert topic.me == "me" and list(topic.participants) == ["ann"]
 
 
 @pytest.mark.parametrize("sender", ["ann", "systematic", "system2:gateway"])
 def test_who_is_not_the_gateway_does_not_speak_for_it(sender: str):
     topic = welcomed()
-    topic.read(frame("system/welcome", {"you": {"id": "x"}}, sender))
+    topic.read_frame(frame("system/welcome", {"you": {"id": "x"}}, sender))
     assert topic.me == "me" and topic.misbehaviour == {sender: 1}
 
 
@@ -89,13 +89,13 @@ def test_who_is_not_the_gateway_does_not_speak_for_it(sender: str):
 def test_every_misdeed_is_counted_and_told_and_the_count_is_bounded():
     told: list[tuple[str, str]] = []
     topic = TopicView(misbehaved=lambda who, why: told.append((who, why)))
-    topic.read(WELCOME)
+    topic.read_frame(WELCOME)
     lie = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}
-    assert isinstance(topic.read(frame("mcp/request:tools/call:ls", lie)), Spoofed)
+    assert isinstance(topic.read_frame(frame("mcp/request:tools/call:ls", lie)), Spoofed)
     assert topic.misbehaviour == {"ann": 1} and told[0][0] == "ann" and "'rm'" in told[0][1]
-    for number in range(MOST_COUNTED + 10):
+    for number in range(MAX_COUNTED_PARTICIPANTS + 10):
         topic.count(f"p{number}", "x")
-    assert len(topic.misbehaviour) == MOST_COUNTED
+    assert len(topic.misbehaviour) == MAX_COUNTED_PARTICIPANTS
 
 
 @pytest.mark.req("MCPX-4.3")
@@ -145,7 +145,7 @@ KINDS = (
 )
 def test_no_frame_breaks_a_participant(frames: list[tuple[str, Json, str, bool, str | None]]):
     carrier = TopicCarrier()
-    carrier.topic.read(WELCOME)
+    carrier.topic.read_frame(WELCOME)
     for kind, payload, sender, truthful, about in frames:
         if truthful and (parts := parse_kind(kind)) is not None and parts.method:
             payload |= {"jsonrpc": "2.0", "method": parts.method}

@@ -50,7 +50,7 @@ async def test_a_proposal_is_fulfilled_and_both_learn_the_outcome_in_either_rout
 
 async def test_the_gateway_refuses_what_a_participant_does_not_check_itself():
     async with gateway(participants=PEOPLE) as there, host(there, "worker"), host(there, "agent") as agent:
-        agent.topic.capabilities = agent.capabilities.changed(add=["mcp/*"])
+        agent.topic.capabilities = agent.capabilities.with_changes(add=["mcp/*"])
         with pytest.raises(PeerError, match="capab") as caught:
             await agent.request("worker", "tools/call", ADD)
         assert caught.value.data["error"] == "capability_violation"

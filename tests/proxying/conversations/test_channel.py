@@ -39,9 +39,9 @@ async def test_an_encoded_request_says_what_the_request_says(stateless: bool):
     channel = a_channel(stateless)
     for params in PARAMS:
         for offers, level in (({}, None), (ASKS, None), (ASKS, "debug"), ({}, "info"), (ASKS, "debug")):
-            said = channel.encoded(params, offers, level)
+            said = channel.encode_params(params, offers, level)
             plain = from_json(said)
-            expected = channel.dressed(params, {}, offers, level)
+            expected = channel.with_meta(params, {}, offers, level)
             if "alone" in str(params):
                 assert plain["arguments"] == {"text": "\ufffd alone"}
             elif "inf" in str(params):
@@ -66,5 +66,5 @@ async def test_a_question_that_belongs_to_no_call_is_for_who_the_conversation_is
     ann = Principal("ann", frozenset({"admin"}))
     front = Front("key", cast(Any, OpenedByAnother()), ASKS, "ann", True, caller=ann)
     channel = Channel(cast(ChannelOwner, Owner()), front)
-    answer = await channel._asked(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
+    answer = await channel._answer_request(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
     assert (answer, asked) == ({"action": "decline"}, [(ann, "Server 'mail' asks: Sure?")])

@@ -19,11 +19,11 @@ def channel_of(principal: str) -> Any:
 async def test_one_caller_cannot_take_all_that_are_kept() -> None:
     held = HeldChannels(16)
     exchange: Any = object()
-    greedy = [held.hold(channel_of("ann"), exchange) for _ in range(16)]
+    greedy = [held.hold_channel(channel_of("ann"), exchange) for _ in range(16)]
     assert [handle is not None for handle in greedy] == [True] * 12 + [False] * 4
-    others = [held.hold(channel_of(f"caller {number}"), exchange) for number in range(6)]
+    others = [held.hold_channel(channel_of(f"caller {number}"), exchange) for number in range(6)]
     assert [handle is not None for handle in others] == [True] * 4 + [False] * 2
     held.release(greedy[0])
-    assert held.hold(channel_of("ann"), exchange) is not None
+    assert held.hold_channel(channel_of("ann"), exchange) is not None
     for handle in (*greedy, *others):
         held.release(handle)

@@ -37,9 +37,9 @@ UPGRADE = (
 @pytest.fixture(params=["fast", "httptools", "h11"])
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The parser of a server; `httptools` has no fast path here."""
-    fits = installing.fits
+    fits = installing.check_compat
     if request.param == "httptools":
-        monkeypatch.setattr(installing, "fits", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
+        monkeypatch.setattr(installing, "check_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
     return "h11" if request.param == "h11" else "httptools"
 
 
@@ -361,7 +361,10 @@ CONVERSATIONS: Iterable[Conversation] = (_one_answer, _not_found, _pipelined, _t
 async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
     converse: Conversation, reset: bool, parser: str, monkeypatch: pytest.MonkeyPatch
 ):
-    if converse is _pipelined and (parser, installing.fits(HttpToolsProtocol).fast_path) == ("httptools", "off"):
+    if converse is _pipelined and (parser, installing.check_compat(HttpToolsProtocol).fast_path) == (
+        "httptools",
+        "off",
+    ):
         pytest.skip("without the fast path the call goes on: uvicorn tells only the last of several requests")
     known = list[weakref.ref[Any]]()
     install = installing.install

@@ -25,13 +25,13 @@ from defserve.cli.commands.doctor import DoctorFinding, findings
 from defserve.serve.address import Address
 from defserve.serve.fastpath.h11 import H11Bounds
 from defserve.serve.fastpath.httptools import HttptoolsBounds
-from defserve.serve.fastpath.install import Fit, fits, install
+from defserve.serve.fastpath.install import CompatReport, check_compat, install
 from defserve.serve.fastpath.protocol import FastProtocol
-from defserve.serve.fastpath.websockets import PatientWebSocket
+from defserve.serve.fastpath.websockets import BoundedWebSocket
 from defserve.serve.network import NetworkOptions, make_listener
 
 ROOT = Path(__file__).parents[3]
-ALL_FITS = Fit("")
+ALL_FITS = CompatReport("")
 
 # Run with another uvicorn in front of the path: what `fits` says of it.
 ASK = """
@@ -76,28 +76,28 @@ def test_the_oldest_and_the_newest_uvicorn_have_the_fast_path(requirement: str, 
 
 
 def test_the_installed_uvicorn_fits():
-    assert fits(HttpToolsProtocol, WebSocketsSansIOProtocol) == ALL_FITS
+    assert check_compat(HttpToolsProtocol, WebSocketsSansIOProtocol) == ALL_FITS
 
 
 def test_h11_has_the_deadlines_and_no_fast_path():
-    assert fits(H11Protocol) == Fit("it needs httptools, and the parser is H11Protocol")
+    assert check_compat(H11Protocol) == CompatReport("it needs httptools, and the parser is H11Protocol")
 
 
 def test_a_request_that_holds_more_than_is_known_goes_the_usual_way(monkeypatch: pytest.MonkeyPatch):
     begins = httptools_impl.RequestResponseCycle.__init__
     code = begins.__code__
     monkeypatch.setattr(begins, "__code__", code.replace(co_names=(*code.co_names, "priority")))
-    assert fits(HttpToolsProtocol).fast_path == "uvicorn's requests hold more than is known: priority"
+    assert check_compat(HttpToolsProtocol).fast_path == "uvicorn's requests hold more than is known: priority"
 
 
 def test_without_an_internal_method_there_is_no_fast_path(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(HttpToolsProtocol, "_start_asgi_task")
-    assert fits(HttpToolsProtocol) == Fit("uvicorn has no _start_asgi_task")
+    assert check_compat(HttpToolsProtocol) == CompatReport("uvicorn has no _start_asgi_task")
 
 
 def test_without_what_the_deadlines_need_there_are_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(HttpToolsProtocol, "handle_websocket_upgrade")
-    fit = fits(HttpToolsProtocol)
+    fit = check_compat(HttpToolsProtocol)
     assert fit.fast_path and fit.deadlines == "uvicorn has no handle_websocket_upgrade"
 
 
@@ -106,7 +106,7 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
         def __init__(self, transport: Any) -> None:
             self.transport = transport
 
-    fit = fits(HttpToolsProtocol, OtherSockets)
+    fit = check_compat(HttpToolsProtocol, OtherSockets)
     missing = "handshake_complete, close_sent, read_paused, writable, conn, queue, client, connections"
     assert (fit.fast_path, fit.websockets) == ("", f"uvicorn has no {missing}")
 
@@ -114,9 +114,9 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
 @pytest.mark.parametrize(
     ("lost", "http", "websocket"),
     [
-        ((), (FastProtocol, HttpToolsProtocol), PatientWebSocket),
-        (("_start_asgi_task",), (HttptoolsBounds, HttpToolsProtocol), PatientWebSocket),
-        (("shutdown",), (H11Bounds, H11Protocol), PatientWebSocket),
+        ((), (FastProtocol, HttpToolsProtocol), BoundedWebSocket),
+        (("_start_asgi_task",), (HttptoolsBounds, HttpToolsProtocol), BoundedWebSocket),
+        (("shutdown",), (H11Bounds, H11Protocol), BoundedWebSocket),
     ],
 )
 def test_what_fits_is_installed_and_httptools_never_without_bounds(

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.serve.fastpath.known_heads import KNOWN, LONGEST, UNKNOWN, KnownHead, KnownHeads
+from defserve.serve.fastpath.known_heads import KNOWN, MAX_HEAD_BYTES, UNKNOWN, KnownHead, KnownHeads
 from tests.rows import for_each_row
 
 BODY = b'{"jsonrpc":"2.0"}'
@@ -96,7 +96,7 @@ def test_what_is_more_or_less_than_one_request_is_left_to_the_parser():
         a_request("Upgrade: h2c"),
         a_request("Expect: 100-continue"),
         a_request("Content-Length: 17"),
-        a_request("Accept: " + LONGEST * "x"),
+        a_request("Accept: " + MAX_HEAD_BYTES * "x"),
         a_request().replace(b"Content-Length", b"X-Length: 17\r\nContent-Length"),
         a_request().replace(b"Content-Length: ", b"Content-Length:"),
         b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -131,7 +131,7 @@ def test_whatever_is_found_has_the_bytes_of_what_was_learnt(data: Any, body: byt
         end = data.draw(st.integers(start, min(len(sent), start + 12)))
         sent = sent[:start] + data.draw(st.binary(max_size=12)) + sent[end:]
     head, _, found = heads.find(sent)
-    assert learnt is not None and learnt.parted(sent) == (UNKNOWN if head is None else heads.find(sent))
+    assert learnt is not None and learnt.match(sent) == (UNKNOWN if head is None else heads.find(sent))
     if head is not None:
         assert head is learnt
         before, _, after = known.partition(b"17")

@@ -16,7 +16,7 @@ from defserve.serve import network
 from defserve.serve.engine import EAGER
 from defserve.serve.fastpath import install as installing
 from defserve.serve.fastpath.known_heads import KnownHeads
-from defserve.serve.fastpath.protocol import LESSONS, FastProtocol
+from defserve.serve.fastpath.protocol import MAX_LEARNED_HEADS, FastProtocol
 from tests.listening import Listening, listening, parsers, request
 from tests.rows import for_each_row
 from tests.waiting import until
@@ -188,7 +188,7 @@ async def test_the_old_version_of_http_is_answered_and_closed(parser: str):
 async def test_events_for_the_old_version_of_http_come_without_chunks(
     before: bytes, parser: str, monkeypatch: pytest.MonkeyPatch
 ):
-    server, fits = parrot(), installing.fits
+    server, fits = parrot(), installing.check_compat
 
     @server.tool
     async def report(text: str, ctx: Context) -> str:
@@ -197,7 +197,7 @@ async def test_events_for_the_old_version_of_http_come_without_chunks(
         return text
 
     if parser != "fast path":
-        monkeypatch.setattr(installing, "fits", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
+        monkeypatch.setattr(installing, "check_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
     async with listening(server, parser="httptools" if parser == "fast path" else parser) as where:
         reader, writer = await where.connect()
         asked = a_call("old", "report", token=1).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
@@ -630,14 +630,14 @@ async def test_a_connection_whose_heads_all_differed_learns_one_that_comes_twice
     )
     async with listening(parrot(), parser="httptools") as where:
         reader, writer = await where.connect()
-        for number in range(LESSONS + 9):
+        for number in range(MAX_LEARNED_HEADS + 9):
             writer.write(a_call("odd", "echo", f"x-number: {number}"))
             assert await heard(reader) == "odd"
-        assert len(learnt) == LESSONS
+        assert len(learnt) == MAX_LEARNED_HEADS
         for _ in range(5):
             writer.write(a_call("same"))
             assert await heard(reader) == "same"
-        assert len(learnt) == LESSONS + 1, "when it came for the second time"
+        assert len(learnt) == MAX_LEARNED_HEADS + 1, "when it came for the second time"
         writer.close()
 
 

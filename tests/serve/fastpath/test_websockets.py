@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from defserve import Server
-from defserve.serve.fastpath.websockets import CONTROL_FRAMES, PIECE, PatientWebSocket
+from defserve.serve.fastpath.websockets import CONTROL_FRAMES, PIECE, BoundedWebSocket
 from tests.attack.speaking.websocket import CLOSE, CONTINUATION, PING, PONG, TEXT, frame
 from tests.listening import UPGRADE, listening, request
 from tests.raw import until
@@ -58,7 +58,7 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 async def test_what_is_sent_after_the_client_was_hung_up_on_fails_as_if_it_had_left(kind: str):
     closed = cast(Any, SimpleNamespace(close_sent=True))
     with pytest.raises(OSError):
-        await PatientWebSocket.send(closed, {"type": kind})
+        await BoundedWebSocket.send(closed, {"type": kind})
 
 
 @pytest.mark.parametrize("opcode", [PING, PONG])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve.serve import threads as pool_module
-from defserve.serve.threads import ABANDONED_PER_THREAD, ROUND, SHORTEST, WorkerPool, lowered_switch_interval
+from defserve.serve.threads import ABANDONED_PER_THREAD, MIN_SWITCH_SECONDS, ROUND, WorkerPool, lower_switch_interval
 
 
 class Loop:
@@ -182,10 +182,10 @@ def test_closing_lets_the_idle_threads_go(loop: Loop):
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, SHORTEST)])
+@pytest.mark.parametrize(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, MIN_SWITCH_SECONDS)])
 def test_turns_are_short_enough_for_all_threads_and_never_longer_than_before(threads: int, seconds: float):
     before = sys.getswitchinterval()
-    with lowered_switch_interval(threads):
+    with lower_switch_interval(threads):
         assert sys.getswitchinterval() == pytest.approx(min(seconds, before), rel=0.01)
     assert sys.getswitchinterval() == pytest.approx(before)
 

@@ -51,7 +51,7 @@ async def test_messages_go_and_come_in_order_as_text():
         taken: list[int] = []
         for number in range(50):
             client.send(b"%d" % number, lambda number=number: taken.append(number))
-        await client.written(5)
+        await client.wait_until_written(5)
         await until(lambda: len(far.frames) == 50)
         assert far.frames == [b"%d" % number for number in range(50)] and taken == list(range(50))
 

@@ -358,11 +358,11 @@ class PretendConversation:
         self.heard: list[bytes | None] = []
         self.closed = False
 
-    def receive(self, data: bytes | None, envelope: object | None = None) -> bool:
+    def feed_bytes(self, data: bytes | None, envelope: object | None = None) -> bool:
         self.heard.append(data)
         return True
 
-    def take(self, message: Any, envelope: object | None = None) -> bool:
+    def feed_message(self, message: Any, envelope: object | None = None) -> bool:
         return True
 
     def cancel(self, id: Any) -> None: ...

@@ -21,7 +21,7 @@ from defserve import Server
 from defserve.errors import UsageError
 from defserve.serve.address import Address
 from defserve.server.workers import worker as worker_module
-from defserve.server.workers.running import address_of_group, serve_as_worker, supervised, worker_count
+from defserve.server.workers.running import address_of_group, serve_as_worker, supervise_unless_worker, worker_count
 from defserve.server.workers.worker import VARIABLE, Gone, GroupSecrets, Membership, WorkerLink, join, membership
 from tests.rows import for_each_row
 
@@ -73,7 +73,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
     ours, theirs = socket.socketpair()
     with socket.socket() as listener, ours:
         listener.bind(("127.0.0.1", 0))
-        ours.sendall(GroupSecrets(None, "s" * 43).written())
+        ours.sendall(GroupSecrets(None, "s" * 43).to_json_line())
         played, problems = Played(ours, listener.getsockname()[1]), list[BaseException]()
 
         def run() -> None:
@@ -176,9 +176,9 @@ def test_only_a_child_of_the_supervisor_takes_itself_for_a_worker():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         member = Membership.of(2, 4, theirs, (5, 6))
-        assert membership({VARIABLE: member.written()}) == member
+        assert membership({VARIABLE: member.to_json()}) == member
         for other in (replace(member, inode=member.inode + 1), replace(member, control=10_000)):
-            assert membership({VARIABLE: other.written()}) is None
+            assert membership({VARIABLE: other.to_json()}) is None
         for text in ("", "{}", "[]", "1", '{"number": 1}'):
             assert membership({VARIABLE: text}) is None
         assert membership({}) is None
@@ -210,7 +210,7 @@ def test_how_many_workers(wanted: int | str, count: int | None):
 @for_each_row("on", ["stdio:", "stdio", "mcpx+ws://gateway/ws?topic=demo"])
 def test_where_workers_cannot_serve(on: str):
     with pytest.raises(UsageError, match="has one client"):
-        supervised(on, "2", local_token=False, log_json=False)
+        supervise_unless_worker(on, "2", local_token=False, log_json=False)
     assert address_of_group("unix:/x").scheme == "unix"
 
 
@@ -222,7 +222,7 @@ async def test_a_link_answers_both_sides_and_says_when_the_other_is_gone():
         return [what, about]
 
     ours, theirs = socket.socketpair()
-    one, other = await WorkerLink.over(ours, answers), await WorkerLink.over(theirs, answers)
+    one, other = await WorkerLink.open_link(ours, answers), await WorkerLink.open_link(theirs, answers)
     running = [asyncio.create_task(link.run()) for link in (one, other)]
     assert await one.ask("a", 1, seconds=30) == ["a", 1]
     assert await other.ask("b", None, seconds=30) == ["b", None]

@@ -54,7 +54,7 @@ class Kept:
             raise self.fails
         return self.head
 
-    def keep(self, head: bytes, before: bytes | None) -> bool:
+    def store_head(self, head: bytes, before: bytes | None) -> bool:
         if self.last() != before:
             return False
         self.head = head

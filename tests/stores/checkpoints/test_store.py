@@ -56,7 +56,7 @@ def trees_in(store: Store, **options: Any) -> CheckpointStore:
 
 
 async def commit(trees: CheckpointStore, content: Any, key: TreeKey = KEY, *, on: str | None = None) -> Commit:
-    return await trees.commit(await trees.hold(key, on), content, branch=on is not None)
+    return await trees.commit(await trees.load_checkpoint(key, on), content, branch=on is not None)
 
 
 async def line(trees: CheckpointStore, length: int, key: TreeKey = KEY) -> list[str]:
@@ -85,13 +85,13 @@ def test_what_is_no_id_is_verified_as_none(id: str):
 
 def test_random_bytes_of_ids_are_never_given_twice(monkeypatch: pytest.MonkeyPatch):
     fresh = FreshRandom()
-    taken = [fresh.take() for _ in range(1000)]
+    taken = [fresh.take_bytes() for _ in range(1000)]
     # A forked process has the same object in its memory.
     forked = deepcopy(fresh)
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    taken += [forked.take() for _ in range(1000)]
+    taken += [forked.take_bytes() for _ in range(1000)]
     monkeypatch.undo()
-    taken += [fresh.take() for _ in range(1000)]
+    taken += [fresh.take_bytes() for _ in range(1000)]
     assert len({*taken}) == 3000 and {*map(len, taken)} == {RANDOM}
 
 
@@ -190,8 +190,8 @@ def test_a_small_content_is_kept_whole_and_its_patch_is_offered_all_the_same(
 def test_an_opaque_checkpoint_has_a_place_and_no_content(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store)
-        opaque = await trees.commit(await trees.hold(KEY), OPAQUE)
-        held = await trees.hold(KEY)
+        opaque = await trees.commit(await trees.load_checkpoint(KEY), OPAQUE)
+        held = await trees.load_checkpoint(KEY)
         assert (held.checkpoint, held.content(), opaque.patch()) == (opaque.checkpoint, None, None)
         after = await commit(trees, {"a": 1})
         assert (after.checkpoint.parent, await trees.content(KEY, after.checkpoint.id)) == (held.parent, {"a": 1})
@@ -204,9 +204,9 @@ def test_what_a_call_does_to_its_content_is_its_own_until_it_commits(store: Stor
     async def story() -> None:
         trees = trees_in(store)
         await commit(trees, {"notes": []})
-        held = await trees.hold(KEY)
+        held = await trees.load_checkpoint(KEY)
         held.content()["notes"].append("discarded")
-        assert (await trees.hold(KEY)).content() == held.content() == {"notes": []}
+        assert (await trees.load_checkpoint(KEY)).content() == held.content() == {"notes": []}
 
     run(story())
 
@@ -215,7 +215,7 @@ def test_of_two_calls_from_one_head_one_is_refused_and_may_branch(store: Store, 
     async def story() -> None:
         trees, others = trees_in(store), trees_in(store)
         await commit(trees, {"n": 0})
-        ours, theirs = await trees.hold(KEY), await others.hold(KEY)
+        ours, theirs = await trees.load_checkpoint(KEY), await others.load_checkpoint(KEY)
         done = await others.commit(theirs, {"n": "theirs"})
         with pytest.raises(HeadMoved):
             await trees.commit(ours, {"n": "ours"})
@@ -231,7 +231,7 @@ def test_twenty_calls_that_branch_at_once_all_find_their_place(store: Store, run
     async def story() -> None:
         trees = trees_in(store)
         root = await commit(trees, {"pad": PAD})
-        held = await trees.hold(KEY)
+        held = await trees.load_checkpoint(KEY)
         await asyncio.gather(*(trees.commit(held, {"pad": PAD, "n": n}, branch=True) for n in range(20)))
         found = await trees.branches(KEY)
         assert {(await trees.content(KEY, at.id))["n"] for at in found} == set(range(20))
@@ -253,7 +253,7 @@ def test_owners_and_sets_never_see_each_others_checkpoints(store: Store, run: Ru
             for other in keys:
                 if other != key:
                     with pytest.raises(CheckpointGone):
-                        await trees.hold(key, ids[other])
+                        await trees.load_checkpoint(key, ids[other])
                     with pytest.raises(CheckpointGone):
                         await trees.rollback(key, ids[other])
 
@@ -295,12 +295,12 @@ def test_what_was_held_becomes_the_head_although_its_time_or_number_has_passed_s
     async def story() -> None:
         trees = trees_in(store, retention=Retention(keep=3, ttl=60), clock=clock)
         ids = await line(trees, 3)
-        held = await trees.hold(KEY, ids[1])
+        held = await trees.load_checkpoint(KEY, ids[1])
         clock.now += 61
         assert (await trees.return_to(held)).id == ids[1]
         await line(trees, 3)
         assert (await trees.return_to(held)).id == (await trees.load(KEY)).head == ids[1]
-        assert (await trees.hold(KEY)).content() == {"pad": PAD, "n": 1}
+        assert (await trees.load_checkpoint(KEY)).content() == {"pad": PAD, "n": 1}
         assert await trees.verify(KEY) == []
 
     run(story())
@@ -312,13 +312,13 @@ def test_what_was_held_comes_back_although_it_was_pruned_meanwhile(store: Store,
         trees, others = trees_in(store), trees_in(store)
         await line(trees, 3)
         at = (await commit(trees, content)).checkpoint
-        held = await trees.hold(KEY, at.id)
+        held = await trees.load_checkpoint(KEY, at.id)
         await line(others, 3)
         assert await others.prune(KEY, Retention(keep=2)) == 5
         assert await trees.return_to(held) == at
         for seen in (trees, trees_in(store)):
             assert (await seen.get(KEY, at.id), (await seen.load(KEY)).head) == (at, at.id)
-            assert (await seen.hold(KEY)).content() == held.content()
+            assert (await seen.load_checkpoint(KEY)).content() == held.content()
         assert (await commit(others, {"pad": PAD, "n": 8})).checkpoint.parent == at.id
         assert await trees.verify(KEY) == []
 
@@ -329,7 +329,7 @@ def test_a_child_that_was_made_while_its_parent_was_away_is_no_problem_when_it_c
     async def story() -> None:
         trees = trees_in(store)
         ids = await line(trees, 3)
-        held = await trees.hold(KEY, ids[1])
+        held = await trees.load_checkpoint(KEY, ids[1])
         await trees.prune(KEY, Retention(keep=1))
         assert (await trees.commit(held, {}, branch=True)).checkpoint.parent == ids[1]
         await trees.return_to(held)
@@ -342,8 +342,8 @@ def test_what_was_held_does_not_come_back_into_a_tree_that_was_forgotten(store: 
     async def story() -> None:
         trees = trees_in(store)
         await line(trees, 3)
-        held = await trees.hold(KEY, (await trees.load(KEY)).head)
-        await trees.forget(KEY)
+        held = await trees.load_checkpoint(KEY, (await trees.load(KEY)).head)
+        await trees.drop_tree(KEY)
         for _ in range(2):
             with pytest.raises(CheckpointGone):
                 await trees.return_to(held)
@@ -360,9 +360,9 @@ def test_an_old_head_outlives_its_time(run: Run):
         ids = await line(trees, 5)
         clock.now += 61
         assert await trees.prune(KEY) == 4
-        assert (await trees.hold(KEY)).content() == {"pad": PAD, "n": 4}
+        assert (await trees.load_checkpoint(KEY)).content() == {"pad": PAD, "n": 4}
         with pytest.raises(CheckpointGone):
-            await trees.hold(KEY, ids[3])
+            await trees.load_checkpoint(KEY, ids[3])
 
     run(story())
 
@@ -387,10 +387,10 @@ def test_a_commit_on_what_is_being_pruned_stands_on_what_is_left(store: Store, r
     async def story() -> None:
         trees, others = trees_in(store, retention=Retention(keep=50)), trees_in(store)
         await line(trees, 10)
-        held = await trees.hold(KEY)
+        held = await trees.load_checkpoint(KEY)
         await others.prune(KEY, Retention(keep=1))
         await trees.commit(held, {"pad": PAD, "n": "last"})
-        assert (await trees_in(store).hold(KEY)).content() == {"pad": PAD, "n": "last"}
+        assert (await trees_in(store).load_checkpoint(KEY)).content() == {"pad": PAD, "n": "last"}
         assert await trees.verify(KEY) == []
 
     run(story())
@@ -400,12 +400,12 @@ def test_a_forgotten_tree_leaves_nothing(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store)
         ids = await line(trees, 3)
-        await trees.forget(KEY)
+        await trees.drop_tree(KEY)
         assert [entry async for entry in store.scan(KEY.space)] == []
-        assert (await trees.hold(KEY)).checkpoint is None
+        assert (await trees.load_checkpoint(KEY)).checkpoint is None
         await commit(trees, {})
         with pytest.raises(CheckpointGone):
-            await trees.hold(KEY, ids[0])
+            await trees.load_checkpoint(KEY, ids[0])
 
     run(story())
 
@@ -527,7 +527,7 @@ def test_a_damaged_tree_is_found_by_verify_and_refused_by_reads(run: Run, damage
         await store.change(changes[damage])
         assert await trees_in(store).verify(KEY) != []
         with pytest.raises(StoreCorrupt):
-            await trees_in(store).hold(KEY, ids[3])
+            await trees_in(store).load_checkpoint(KEY, ids[3])
 
     run(story())
 
@@ -587,9 +587,11 @@ def test_a_branch_beside_the_head_leaves_the_head(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store)
         aside = await trees.commit(await trees.adopt(KEY, {"n": 0}), {"n": 1}, branch=True, moves_head=False)
-        assert (await trees.load(KEY)).head is None and (await trees.hold(KEY)).parent is None
+        assert (await trees.load(KEY)).head is None and (await trees.load_checkpoint(KEY)).parent is None
         head = (await commit(trees, {"n": 2})).checkpoint
-        await trees.commit(await trees.hold(KEY, aside.checkpoint.id), {"n": 3}, branch=True, moves_head=False)
+        await trees.commit(
+            await trees.load_checkpoint(KEY, aside.checkpoint.id), {"n": 3}, branch=True, moves_head=False
+        )
         assert (await trees.load(KEY)).head == head.id and head.parent is None and head.proved
         assert await trees.verify(KEY) == []
 
@@ -671,7 +673,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(target=ids, worker=workers, content=contents)
     def call(self, worker: int, content: Any) -> str:
-        held = self.run(self.trees[worker].hold(self.key))
+        held = self.run(self.trees[worker].load_checkpoint(self.key))
         assert held.parent == self.head
         assert held.content() == (self.model[self.head].content if self.head else None)
         made = self.run(self.trees[worker].commit(held, content))
@@ -680,13 +682,13 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def failing_call(self, worker: int) -> None:
-        content = self.run(self.trees[worker].hold(self.key)).content()
+        content = self.run(self.trees[worker].load_checkpoint(self.key)).content()
         if content is not None:
             content["items"].append("never seen")
 
     @rule(target=held, worker=workers)
     def begin(self, worker: int) -> Any:
-        return self.run(self.trees[worker].hold(self.key))
+        return self.run(self.trees[worker].load_checkpoint(self.key))
 
     @rule(target=ids, worker=workers, held=consumes(held), content=contents, branch=st.booleans())
     def finish(self, worker: int, held: Any, content: Any, branch: bool) -> Any:
@@ -703,9 +705,9 @@ class TreeMachine(RuleBasedStateMachine):
     def branch(self, worker: int, at: str, content: Any) -> str:
         if at not in self.model or not self.is_kept(at):
             with pytest.raises(CheckpointGone):
-                self.run(self.trees[worker].hold(self.key, at))
+                self.run(self.trees[worker].load_checkpoint(self.key, at))
             return at
-        held = self.run(self.trees[worker].hold(self.key, at))
+        held = self.run(self.trees[worker].load_checkpoint(self.key, at))
         made = self.run(self.trees[worker].commit(held, content, branch=True))
         assert made.checkpoint.parent == at
         return self.added(made, content)
@@ -721,7 +723,11 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(target=undone, worker=workers, to=ids)
     def begin_rollback(self, worker: int, to: str) -> Any:
-        return self.run(self.trees[worker].hold(self.key, to)) if to in self.model and self.is_kept(to) else None
+        return (
+            self.run(self.trees[worker].load_checkpoint(self.key, to))
+            if to in self.model and self.is_kept(to)
+            else None
+        )
 
     @rule(worker=workers, held=consumes(undone))
     def finish_rollback(self, worker: int, held: Any) -> None:

@@ -214,7 +214,7 @@ async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
     monkeypatch.setattr(link._writes, "_send", lose_the_reply)
     link.publish("t", "x", "d", "first")
     link.write_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", "second")
-    await link.written(20)
+    await link.wait_until_written(20)
     link.publish("t", "x", "d", "third")
     await until(lambda: b"third" in received)
     assert sorted(received) == [b"first", b"second", b"third"]
@@ -252,15 +252,15 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
     redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch
 ):
     late, received = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES), []
-    real = late._read
+    real = late._read_streams
 
     async def fail_once(*args: Any) -> Any:
-        monkeypatch.setattr(late, "_read", real)
-        assert link.publish("t", "x", "d", "first") and await link.written(20)
+        monkeypatch.setattr(late, "_read_streams", real)
+        assert link.publish("t", "x", "d", "first") and await link.wait_until_written(20)
         raise StoreUnavailable("The store cannot be reached")
 
     late.receive("x", lambda fields, id: received.append(fields["d"]))
-    monkeypatch.setattr(late, "_read", fail_once)
+    monkeypatch.setattr(late, "_read_streams", fail_once)
     await late.start()
     await until(lambda: received == [b"first"])
     await late.stop()

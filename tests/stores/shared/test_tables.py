@@ -36,7 +36,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(shared_tables, "MOST_BYTES", ROOM)
+    monkeypatch.setattr(shared_tables, "MAX_TABLE_BYTES", ROOM)
     with Redis(unix_socket_path=str(server.socket)) as client:
         client.flushall()
         yield client
@@ -109,14 +109,14 @@ async def test_what_the_loop_decides_and_the_store_has_no_room_for_is_logged_and
 ):
     one, _ = processes
     await fill(one)
-    monkeypatch.setattr(shared_tables, "MOST_BYTES", 1)
+    monkeypatch.setattr(shared_tables, "MAX_TABLE_BYTES", 1)
     caplog.set_level(logging.ERROR, "defserve")
     one.policy.grant(Entry("server_grant", "new"))
     one.policy.revoke("declared")
     await until(lambda: len(caplog.messages) == 2 and one.link.is_written)
     assert "is full" in caplog.messages[0]
     await until(lambda: not allowed(one, "new"))
-    monkeypatch.setattr(shared_tables, "MOST_BYTES", 10 * ROOM)
+    monkeypatch.setattr(shared_tables, "MAX_TABLE_BYTES", 10 * ROOM)
     await asyncio.to_thread(one.policy.grant, Entry("server_grant", "next"))
     await one.entries._table._load()
     assert allowed(one, "next") and not allowed(one, "declared")

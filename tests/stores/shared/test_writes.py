@@ -39,7 +39,7 @@ async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_or
 async def test_scripts_that_somebody_has_flushed_are_loaded_again(redis: Any, link: SharedLink):
     for _ in range(2):
         link.publish("t", "x", "d", "news")
-        assert await link.written(20)
+        assert await link.wait_until_written(20)
         redis.script_flush()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from defserve.stores.sqlite import SqliteStore
-from defserve.stores.sqlite_entries import MOST, SMALL, SqliteCache
+from defserve.stores.sqlite_entries import MAX_CACHED_VALUES, SMALL, SqliteCache
 from defserve.stores.store import StoreChange
 from tests.effort import examples
 from tests.stores.conftest import Run
@@ -29,7 +29,7 @@ def opened(folder: Path) -> SqliteCache:
 
 
 def commit(seen: SqliteCache, *values: bytes | None) -> None:
-    seen.known(is_alone=True)
+    seen.get_values(is_alone=True)
     seen.begin([PLACE])
     seen.end({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
 
@@ -63,7 +63,7 @@ def test_what_is_gone_or_large_is_not(tmp_path: Path):
 def test_while_one_commits_it_does_not_give_out_what_it_is_about_to_change(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1")
-    assert seen.known(is_alone=True) == {PLACE: b"1"}
+    assert seen.get_values(is_alone=True) == {PLACE: b"1"}
     seen.begin([PLACE])
     assert seen.find("s", ["a"]) is None, "others may see the new one by now"
     seen.fail()
@@ -73,7 +73,7 @@ def test_while_one_commits_it_does_not_give_out_what_it_is_about_to_change(tmp_p
 def test_what_another_has_done_or_is_about_to_makes_one_look(tmp_path: Path):
     one, other = opened(tmp_path), opened(tmp_path)
     commit(one, b"1")
-    other.known(is_alone=False)
+    other.get_values(is_alone=False)
     other.begin([PLACE])
     assert one.find("s", ["a"]) is None
     other.end({PLACE: b"2"})
@@ -96,7 +96,7 @@ def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_pat
 def test_one_whose_turn_ended_does_not_speak_for_the_next(tmp_path: Path):
     one, next_one = opened(tmp_path), opened(tmp_path)
     one.begin([PLACE])
-    next_one.known(is_alone=False)
+    next_one.get_values(is_alone=False)
     next_one.begin([PLACE])
     one.end({PLACE: b"1"})
     assert one.find("s", ["a"]) is None
@@ -124,7 +124,7 @@ def test_one_who_is_late_to_say_it_is_done_makes_everybody_look(tmp_path: Path):
     next_one.begin([PLACE])
     next_one.end({PLACE: b"2"})
     one._tally[1] = late  # as if it had been interrupted between its look at the first number and this
-    one._keep({PLACE: b"1"})
+    one._store_values({PLACE: b"1"})
     assert one.find(*FIND) is None
     assert one.look() == -1
     commit(next_one, b"3")
@@ -179,7 +179,7 @@ def test_a_connection_made_anew_does_not_pass_for_the_one_before(tmp_path: Path,
 def test_a_writer_that_is_not_alone_in_sqlites_eyes_forgets_whatever_the_number_says(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1")
-    assert seen.known(is_alone=False) == {}
+    assert seen.get_values(is_alone=False) == {}
 
 
 def test_what_was_read_before_an_own_commit_is_not_taken_for_what_is_after(tmp_path: Path):
@@ -192,12 +192,12 @@ def test_what_was_read_before_an_own_commit_is_not_taken_for_what_is_after(tmp_p
 
 def test_it_does_not_grow_without_end(tmp_path: Path):
     seen = opened(tmp_path)
-    for n in range(3 * MOST):
-        seen.known(is_alone=True)
+    for n in range(3 * MAX_CACHED_VALUES):
+        seen.get_values(is_alone=True)
         seen.begin([PLACE])
         seen.end({("s", str(n)): b"1"})
-    assert len(seen._values) <= MOST
-    assert seen.find("s", [str(3 * MOST - 1)]) == {str(3 * MOST - 1): b"1"}
+    assert len(seen._values) <= MAX_CACHED_VALUES
+    assert seen.find("s", [str(3 * MAX_CACHED_VALUES - 1)]) == {str(3 * MAX_CACHED_VALUES - 1): b"1"}
 
 
 class Process:
@@ -232,7 +232,7 @@ class Processes(RuleBasedStateMachine):
     def begin(self, number: int) -> None:
         process = self.all[number]
         if process.committed is None:
-            known = process.seen.known(is_alone=process.knows_version == self.version)
+            known = process.seen.get_values(is_alone=process.knows_version == self.version)
             assert known.get(PLACE, b"%d" % self.version) == b"%d" % self.version
             process.seen.begin([PLACE])
             self.writer = process

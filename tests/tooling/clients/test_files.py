@@ -24,7 +24,7 @@ def mode(path: Path) -> int:
 
 def test_a_new_file_is_private_and_its_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "some" / "where" / "mcp.json"
-    assert client_settings.put(path, "json", KEYS, {"command": "x"}).write() is None
+    assert client_settings.set_entry(path, "json", KEYS, {"command": "x"}).write() is None
     assert client_settings.holds(path, "json") == {"mcpServers": {"calc": {"command": "x"}}}
     assert os.name != "posix" or mode(path) == 0o600
 
@@ -34,7 +34,7 @@ def test_a_file_keeps_its_permissions_and_so_does_the_backup(tmp_path: Path) -> 
     path = tmp_path / "mcp.json"
     path.write_text("{} // mine\n")
     path.chmod(0o640)
-    backup = client_settings.put(path, "json", KEYS, 1).write()
+    backup = client_settings.set_entry(path, "json", KEYS, 1).write()
     assert backup == tmp_path / "mcp.json.bak"
     assert (backup.read_text(), mode(backup), mode(path)) == ("{} // mine\n", 0o640, 0o640)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mcp.json", "mcp.json.bak"]
@@ -45,14 +45,14 @@ def test_a_link_is_kept_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None
     real, link = tmp_path / "dotfiles.json", tmp_path / "mcp.json"
     real.write_text("{}")
     link.symlink_to(real)
-    client_settings.put(link, "json", KEYS, 1).write()
+    client_settings.set_entry(link, "json", KEYS, 1).write()
     assert link.is_symlink()
     assert client_settings.holds(real, "json") == {"mcpServers": {"calc": 1}}
 
 
 def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
-    edit = client_settings.put(path, "json", KEYS, 1)
+    edit = client_settings.set_entry(path, "json", KEYS, 1)
     path.write_text('{"theirs": 1}')
     with pytest.raises(UsageError, match="has changed in the meantime"):
         edit.write()
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_edited_is_left_alone(tmp_path: Path, content: byt
     path = tmp_path / "mcp.json"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=complaint):
-        client_settings.put(path, "json", KEYS, 1)
+        client_settings.set_entry(path, "json", KEYS, 1)
     assert path.read_bytes() == content
 
 
@@ -80,13 +80,13 @@ def test_a_file_that_cannot_be_edited_is_left_alone(tmp_path: Path, content: byt
 def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match="cannot write"):
-        client_settings.put(tmp_path / "mcp.json", "json", KEYS, 1).write()
+        client_settings.set_entry(tmp_path / "mcp.json", "json", KEYS, 1).write()
 
 
 def test_a_diff_shows_what_would_change(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text('{"a": 1}')
-    assert client_settings.put(path, "json", ("b",), 2).diff().splitlines()[2:] == [
+    assert client_settings.set_entry(path, "json", ("b",), 2).diff().splitlines()[2:] == [
         "@@ -1 +1 @@",
         '-{"a": 1}',
         "\\ No newline at end of file",

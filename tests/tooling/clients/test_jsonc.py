@@ -30,18 +30,18 @@ COMMENTED = """// top
 
 
 def test_a_member_goes_behind_the_last_and_its_comment() -> None:
-    assert jsonc.put(COMMENTED, PATH, {"url": "x"}) == COMMENTED.replace(
+    assert jsonc.set_value(COMMENTED, PATH, {"url": "x"}) == COMMENTED.replace(
         '{"command": "npx"} // keep\n', '{"command": "npx"}, // keep\n    "calc": {\n      "url": "x"\n    }\n'
     )
 
 
 def test_putting_in_and_taking_out_again_gives_the_same_text() -> None:
-    assert jsonc.remove(jsonc.put(COMMENTED, PATH, ENTRY), PATH) == COMMENTED
+    assert jsonc.remove(jsonc.set_value(COMMENTED, PATH, ENTRY), PATH) == COMMENTED
 
 
 @for_each_row("text", ["", "\n", "// nothing yet\n", "{}", "{ }\n", "{\n  // nothing yet\n}\n", "\ufeff{}"])
 def test_an_empty_file_is_filled(text: str) -> None:
-    edited = jsonc.put(text, PATH, ENTRY)
+    edited = jsonc.set_value(text, PATH, ENTRY)
     assert jsonc.parse(edited) == {"mcpServers": {"calc": ENTRY}}
     assert ("// nothing yet" in edited) == ("// nothing yet" in text)
     assert edited.startswith("\ufeff") == text.startswith("\ufeff")
@@ -50,23 +50,23 @@ def test_an_empty_file_is_filled(text: str) -> None:
 def test_a_known_member_is_replaced_in_its_place() -> None:
     before = '{\n\t"mcpServers": {\n\t\t"calc": 1, // old\n\t\t"b": 2\n\t}\n}\n'
     after = '{\n\t"mcpServers": {\n\t\t"calc": {\n\t\t\t"a": []\n\t\t}, // old\n\t\t"b": 2\n\t}\n}\n'
-    assert jsonc.put(before, PATH, {"a": []}) == after
+    assert jsonc.set_value(before, PATH, {"a": []}) == after
 
 
 def test_the_same_member_again_changes_nothing() -> None:
-    once = jsonc.put(COMMENTED, PATH, ENTRY)
-    assert jsonc.put(once, PATH, ENTRY) == once
+    once = jsonc.set_value(COMMENTED, PATH, ENTRY)
+    assert jsonc.set_value(once, PATH, ENTRY) == once
 
 
 def test_the_ends_of_lines_are_the_file_s_own() -> None:
-    edited = jsonc.put('{\r\n    "a": 1\r\n}\r\n', PATH, ENTRY)
+    edited = jsonc.set_value('{\r\n    "a": 1\r\n}\r\n', PATH, ENTRY)
     assert re.findall(r"(?<!\r)\n", edited) == []
     assert '\r\n    "mcpServers": {\r\n        "calc"' in edited
 
 
 def test_a_file_of_one_line_stays_one() -> None:
-    assert jsonc.put('{"a": 1}', ("b",), 2) == '{"a": 1, "b": 2}'
-    assert jsonc.put('{"a": 1,}', ("b",), 2) == '{"a": 1, "b": 2,}'
+    assert jsonc.set_value('{"a": 1}', ("b",), 2) == '{"a": 1, "b": 2}'
+    assert jsonc.set_value('{"a": 1,}', ("b",), 2) == '{"a": 1, "b": 2,}'
 
 
 @for_each_row(
@@ -105,7 +105,11 @@ def test_a_member_goes_with_its_comma(text: str, left: str) -> None:
     ],
 )
 def test_what_is_broken_is_named_with_its_line(text: str, line: int) -> None:
-    for edit in (lambda: jsonc.put(text, PATH, ENTRY), lambda: jsonc.remove(text, PATH), lambda: jsonc.parse(text)):
+    for edit in (
+        lambda: jsonc.set_value(text, PATH, ENTRY),
+        lambda: jsonc.remove(text, PATH),
+        lambda: jsonc.parse(text),
+    ):
         with pytest.raises(BrokenDocument) as caught:
             edit()
         assert caught.value.line == line
@@ -114,7 +118,7 @@ def test_what_is_broken_is_named_with_its_line(text: str, line: int) -> None:
 @pytest.mark.parametrize("text", ["[]", "1", '{"mcpServers": []}', '{"mcpServers": "x"}'])
 def test_what_stands_in_the_way_is_not_replaced(text: str) -> None:
     with pytest.raises(NotEditable, match="is not an object"):
-        jsonc.put(text, PATH, ENTRY)
+        jsonc.set_value(text, PATH, ENTRY)
 
 
 # -- any JSON, written in any way, with comments anywhere ------------------------------------------------
@@ -173,7 +177,7 @@ def test_any_file_keeps_all_but_the_one_member(file: tuple[str, dict[str, Any]],
     servers = value.get("mcpServers", {})
     was = [*filter(None, comments(text))] if name not in servers else None
 
-    edited = jsonc.put(text, ("mcpServers", name), entry)
+    edited = jsonc.set_value(text, ("mcpServers", name), entry)
     assert jsonc.parse(edited) == {**value, "mcpServers": {**servers, name: entry}}
     if was is not None:
         assert [*filter(None, comments(edited))] == was
@@ -187,7 +191,7 @@ def test_any_file_keeps_all_but_the_one_member(file: tuple[str, dict[str, Any]],
 @given(st.text(max_size=40) | st.text('{}[]",:/* \n1a', max_size=40))
 def test_any_text_is_edited_or_refused(text: str) -> None:
     try:
-        edited = jsonc.put(text, PATH, ENTRY)
+        edited = jsonc.set_value(text, PATH, ENTRY)
     except (BrokenDocument, NotEditable):
         return
     assert jsonc.parse(edited)["mcpServers"]["calc"] == ENTRY

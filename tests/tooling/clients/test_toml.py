@@ -34,23 +34,23 @@ text = """
 
 
 def test_a_server_goes_to_the_end() -> None:
-    assert toml_tables.put(SETTINGS, PATH, ENTRY) == f"{SETTINGS}\n{TABLES}"
-    assert toml_tables.put("", PATH, ENTRY) == TABLES
+    assert toml_tables.set_value(SETTINGS, PATH, ENTRY) == f"{SETTINGS}\n{TABLES}"
+    assert toml_tables.set_value("", PATH, ENTRY) == TABLES
 
 
 def test_putting_in_and_taking_out_again_gives_the_same_text() -> None:
-    assert toml_tables.remove(toml_tables.put(SETTINGS, PATH, ENTRY), PATH) == SETTINGS
+    assert toml_tables.remove(toml_tables.set_value(SETTINGS, PATH, ENTRY), PATH) == SETTINGS
 
 
 def test_a_known_server_is_replaced_in_its_place() -> None:
     before = f"a = 1\n\n# about calc\n{TABLES}\n# about b\n[b]\nc = 1\n"
     after = 'a = 1\n\n# about calc\n[mcp_servers.calc]\nurl = "u"\n\n# about b\n[b]\nc = 1\n'
-    assert toml_tables.put(before, PATH, {"url": "u"}) == after
+    assert toml_tables.set_value(before, PATH, {"url": "u"}) == after
 
 
 def test_the_same_server_again_changes_nothing() -> None:
-    once = toml_tables.put(SETTINGS, PATH, ENTRY)
-    assert toml_tables.put(once, PATH, ENTRY) == once
+    once = toml_tables.set_value(SETTINGS, PATH, ENTRY)
+    assert toml_tables.set_value(once, PATH, ENTRY) == once
 
 
 @for_each_row(
@@ -70,7 +70,7 @@ def test_however_a_server_is_written_it_can_be_taken_out(text: str, left: str) -
 
 def test_servers_written_as_one_value_are_edited_inside_it() -> None:
     text = "# mine\nmcp_servers = {calc = {a = 1}, b = {}}\n"
-    assert tomllib.loads(toml_tables.put(text, PATH, ENTRY)) == {"mcp_servers": {"calc": ENTRY, "b": {}}}
+    assert tomllib.loads(toml_tables.set_value(text, PATH, ENTRY)) == {"mcp_servers": {"calc": ENTRY, "b": {}}}
     assert tomllib.loads(toml_tables.remove(text, PATH)) == {"mcp_servers": {"b": {}}}
     assert toml_tables.remove(text, PATH).startswith("# mine\nmcp_servers = {")
 
@@ -82,12 +82,12 @@ def test_a_server_in_several_places_is_removed_from_all_of_them() -> None:
 
 def test_a_place_that_is_no_table_is_refused() -> None:
     with pytest.raises(NotEditable, match="mcp_servers is not a table"):
-        toml_tables.put("mcp_servers = 1\n", PATH, ENTRY)
+        toml_tables.set_value("mcp_servers = 1\n", PATH, ENTRY)
 
 
 def test_what_is_broken_is_named_with_its_line() -> None:
     with pytest.raises(BrokenDocument) as caught:
-        toml_tables.put("a = 1\nb = = 2\n", PATH, ENTRY)
+        toml_tables.set_value("a = 1\nb = = 2\n", PATH, ENTRY)
     assert caught.value.line == 2
 
 
@@ -129,7 +129,7 @@ def test_removing_a_server_from_the_middle_keeps_every_other_line(above: list[st
 def test_any_file_keeps_all_but_the_one_server(lines: list[str], entry: dict[str, Any], name: str) -> None:
     text = "".join(f"{line.format(number)}\n" for number, line in enumerate(lines))
     before = tomllib.loads(text)
-    edited = toml_tables.put(text, ("mcp_servers", name), entry)
+    edited = toml_tables.set_value(text, ("mcp_servers", name), entry)
     assert edited.startswith(text)
     assert tomllib.loads(edited) == {**before, "mcp_servers": {**before.get("mcp_servers", {}), name: entry}}
     left = toml_tables.remove(edited, ("mcp_servers", name))

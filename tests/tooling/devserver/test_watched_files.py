@@ -23,7 +23,7 @@ def seen(files: WatchedFiles, change: object) -> list[str]:
 
     async def main() -> list[str]:
         before = files.snapshot()
-        waiting = asyncio.create_task(files.changed(before))
+        waiting = asyncio.create_task(files.wait_for_change(before))
         await asyncio.sleep(0)
         assert callable(change)
         change()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.tooling.packaging import package
 from defserve.tooling.packaging.package import build_command, find_built, parse_distribution_name
-from defserve.tooling.packaging.project_documents import normalized, read_project, read_wheel
+from defserve.tooling.packaging.project_documents import normalize_name, read_project, read_wheel
 from tests.rows import for_each_row
 
 
@@ -121,6 +121,6 @@ def test_a_build_deletes_files_of_this_very_project_only(project: Path, tmp_path
 
 @given(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True))
 def test_a_file_named_by_the_rules_is_found_for_its_own_project_and_no_other(name: str) -> None:
-    escaped = normalized(name).replace("-", "_")
+    escaped = normalize_name(name).replace("-", "_")
     for file in (f"{escaped}-1.0-py3-none-any.whl", f"{escaped}-1.0.tar.gz"):
-        assert parse_distribution_name(file) == normalized(name)
+        assert parse_distribution_name(file) == normalize_name(name)

@@ -19,7 +19,7 @@ from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.proxy.vendors import Vendor
 from defserve.errors import UsageError
 
-LONGEST_STATE: Final = 1024
+MAX_STATE_LENGTH: Final = 1024
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -34,7 +34,7 @@ class AuthorizationRequest(NamedTuple):
     resource: str
 
     @classmethod
-    def opened(cls, value: Any) -> AuthorizationRequest:
+    def from_json(cls, value: Any) -> AuthorizationRequest:
         """From its JSON form, which was sealed."""
         client, redirect, state, challenge, scopes, resource = value
         return cls(client, redirect, state, challenge, tuple(scopes), resource)
@@ -53,12 +53,12 @@ class Offered(NamedTuple):
     optional: tuple[str, ...]
 
 
-def checked_request(
+def parse_request(
     client: OAuthClient, redirect: str, fields: Mapping[str, str], offered: Offered
 ) -> AuthorizationRequest:
     """The request of a client whose redirect is known to be its own. Raises OAuthError."""
-    if len(fields.get("state", "")) > LONGEST_STATE:
-        raise OAuthError("invalid_request", f"state is longer than {LONGEST_STATE} characters")
+    if len(fields.get("state", "")) > MAX_STATE_LENGTH:
+        raise OAuthError("invalid_request", f"state is longer than {MAX_STATE_LENGTH} characters")
     if fields.get("response_type") != "code":
         raise OAuthError("unsupported_response_type", "response_type must be code")
     if fields.get("response_mode", "query") != "query":
@@ -70,11 +70,11 @@ def checked_request(
         raise OAuthError("invalid_request", "PKCE is required: send code_challenge, with code_challenge_method=S256")
     if not same_resource(fields.get("resource", offered.resource), offered.resource):
         raise OAuthError("invalid_target", "tokens are issued here for this server only")
-    scopes = granted_scopes(fields.get("scope", "").split(), offered)
+    scopes = select_scopes(fields.get("scope", "").split(), offered)
     return AuthorizationRequest(client.key, redirect, fields.get("state"), challenge, scopes, offered.resource)
 
 
-def granted_scopes(asked: Sequence[str], offered: Offered) -> tuple[str, ...]:
+def select_scopes(asked: Sequence[str], offered: Offered) -> tuple[str, ...]:
     """What every token gets, and what was asked for. Scopes that are unknown here are left out (RFC 6749 §3.3)."""
     return tuple(dict.fromkeys((*offered.scopes, *(scope for scope in asked if scope in offered.optional))))
 

@@ -18,7 +18,7 @@ from sys import getsizeof
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from defserve.auth.oauth import checked_url, is_loopback, read_client_basic
+from defserve.auth.oauth import check_url, is_loopback, read_client_basic
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
 from defserve.auth.rates import Buckets, Rate
@@ -27,7 +27,7 @@ from defserve.base.peer_bounds import ByteCache
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
 
-LONGEST_ID: Final = 4096
+MAX_ID_LENGTH: Final = 4096
 _UNKNOWN: Final = "this client is not known here, or its secret is wrong; register it again"
 
 
@@ -45,9 +45,9 @@ class ClientDirectory:
             fields = None
         if not is_object(fields):
             raise OAuthError("invalid_client_metadata", "send a JSON object")
-        client = described(fields, self._redirects)
+        client = parse_client(fields, self._redirects)
         id = self._seals.seal("client", [client.name, client.redirects, client.method])
-        if len(id) > LONGEST_ID:
+        if len(id) > MAX_ID_LENGTH:
             raise OAuthError("invalid_client_metadata", "the redirect_uris are too long in all")
         secret = {"client_secret": self._seals.mark("client secret", id), "client_secret_expires_at": 0}
         return {
@@ -66,7 +66,7 @@ class ClientDirectory:
         """The client with this id, asked for from this address. Raises OAuthError if that cannot be found out."""
         if id.startswith("https://"):
             return await self._documents.find(id, address)
-        found = self._seals.open("client", id) if len(id) <= LONGEST_ID else None
+        found = self._seals.open("client", id) if len(id) <= MAX_ID_LENGTH else None
         if found is None:
             return None
         name, redirects, method = found
@@ -74,7 +74,7 @@ class ClientDirectory:
         good = tuple(uri for uri in redirects if self._redirects.is_redirect(uri))
         return OAuthClient(id, name, good, method) if good else None
 
-    async def authenticated(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
+    async def authenticate_client(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
         """The client that makes a request at the token endpoint. Raises OAuthError (RFC 6749 §2.3, §5.2)."""
         shown = _basic(request.headers.get("authorization"))
         if shown is not None and ("client_secret" in form or form.get("client_id", shown[0]) != shown[0]):
@@ -101,8 +101,8 @@ def _basic(authorization: str | None) -> tuple[str, str] | None:
 # -- One client, as it has described itself.
 
 
-MOST_REDIRECTS: Final = 10
-LONGEST_NAME: Final = 80
+MAX_REDIRECT_URIS: Final = 10
+MAX_NAME_LENGTH: Final = 80
 METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
 GRANTS: Final = ("authorization_code", "refresh_token")
 
@@ -129,11 +129,11 @@ class OAuthClient:
         return asked if any(matches_redirect(one, asked) for one in self.redirects) else None
 
 
-def described(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", document: str = "") -> OAuthClient:
+def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", document: str = "") -> OAuthClient:
     """The client with this metadata (RFC 7591 §2). Raises OAuthError."""
     redirects = fields.get("redirect_uris")
-    if not is_array(redirects) or not 0 < len(redirects) <= MOST_REDIRECTS:
-        raise OAuthError("invalid_redirect_uri", f"give 1 to {MOST_REDIRECTS} redirect_uris")
+    if not is_array(redirects) or not 0 < len(redirects) <= MAX_REDIRECT_URIS:
+        raise OAuthError("invalid_redirect_uri", f"give 1 to {MAX_REDIRECT_URIS} redirect_uris")
     for uri in redirects:
         if not isinstance(uri, str) or not rule.is_redirect(uri):
             raise OAuthError(
@@ -156,7 +156,7 @@ def described(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", docum
 def readable(name: object) -> str:
     """The name that a client gives itself, as one line that cannot pass for something else. It may be empty."""
     text = " ".join(name.split()) if isinstance(name, str) else ""
-    return remove_hidden(text)[:LONGEST_NAME]
+    return remove_hidden(text)[:MAX_NAME_LENGTH]
 
 
 # -- Clients whose id is the URL of a document about them (CIMD). A stranger chooses the URL, so it is fetched guarded.
@@ -164,9 +164,9 @@ def readable(name: object) -> str:
 
 log = logging.getLogger("defserve.auth")
 
-LARGEST: Final = 16 * 1024
+MAX_DOCUMENT_BYTES: Final = 16 * 1024
 SECONDS: Final = 5.0
-LONGEST_URL: Final = 512
+MAX_URL_LENGTH: Final = 512
 KEPT_BYTES: Final = 1024 * 1024
 
 # Of their own, so that strangers who name bad documents drive no good one out.
@@ -208,24 +208,24 @@ class ClientDocuments:
         for kept in (self._kept.get(url), self._bad.get(url)):
             if kept is not None and time.monotonic() < kept.until:
                 return kept.client
-        if self._fetches.take(address) or self._all_fetches.take("all"):
+        if self._fetches.take_token(address) or self._all_fetches.take_token("all"):
             raise OAuthError("temporarily_unavailable", "too many clients are being looked up; try again")
-        client = await self._read(url)
+        client = await self._fetch_client(url)
         if client is not None:
-            self._kept.put(url, _Kept(client, time.monotonic() + GOOD_SECONDS), _size(client))
+            self._kept.store_value(url, _Kept(client, time.monotonic() + GOOD_SECONDS), _size(client))
         else:
-            self._bad.put(url, _Kept(None, time.monotonic() + BAD_SECONDS), 1024)
+            self._bad.store_value(url, _Kept(None, time.monotonic() + BAD_SECONDS), 1024)
         return client
 
-    async def _read(self, url: str) -> OAuthClient | None:
+    async def _fetch_client(self, url: str) -> OAuthClient | None:
         """The client; None if the document is not good. Raises OAuthError if it did not come in time."""
         try:
             async with asyncio.timeout(SECONDS):
                 body = await self._fetch(url)
-            found: Any = json.loads(body) if len(body) <= LARGEST else None
+            found: Any = json.loads(body) if len(body) <= MAX_DOCUMENT_BYTES else None
             if not is_object(found) or found.get("client_id") != url or "client_secret" in found:
                 raise ValueError("it is not the document of a client with this id")
-            return described(found, self._redirects, url, url)
+            return parse_client(found, self._redirects, url, url)
         except Exception as error:
             # httpx2 has errors of its own, and is not imported here.
             if error is _AWAY or type(error).__name__ in _LATE:
@@ -245,10 +245,10 @@ def _size(client: OAuthClient) -> int:
 
 def is_document_url(text: str) -> bool:
     """Whether a client id is the URL of a document: https, with a path, and nothing else."""
-    if not text.startswith("https://") or len(text) > LONGEST_URL:
+    if not text.startswith("https://") or len(text) > MAX_URL_LENGTH:
         return False
     try:
-        parts = checked_url(text, "the client id")
+        parts = check_url(text, "the client id")
     except UsageError:
         return False
     segments = parts.path.split("/")
@@ -260,7 +260,7 @@ async def fetch_guarded(url: str) -> bytes:
     from defserve.guard.egress import Egress, refusal
     from defserve.guard.http_client import GuardedClient
 
-    egress = Egress(schemes=("https",), redirects=0, max_bytes=LARGEST, timeout=2 * SECONDS)
+    egress = Egress(schemes=("https",), redirects=0, max_bytes=MAX_DOCUMENT_BYTES, timeout=2 * SECONDS)
     if not (verdict := egress.judge(url)):
         raise refusal(verdict)  # before a client is made, which loads all certificates
     async with GuardedClient(egress) as http:

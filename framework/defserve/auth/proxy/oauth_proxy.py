@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from defserve.auth.auth_options import Auth
 from defserve.auth.issuers import Send, send
-from defserve.auth.oauth import ISSUER, OPENID, checked_url
-from defserve.auth.principals import Principal, checked_scopes
+from defserve.auth.oauth import ISSUER, OPENID, check_url
+from defserve.auth.principals import Principal, parse_scopes
 from defserve.auth.proxy.authorization_requests import Offered, ScopeRule, ScopesFor, allows_of
 from defserve.auth.proxy.clients import GRANTS, METHODS, ClientDirectory, ClientDocuments, FetchDocument, RedirectRule
 from defserve.auth.proxy.seals import Seals
@@ -73,7 +73,7 @@ class OAuthProxy(Auth):
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
         self._seals = seals = Seals(_secrets(secret, is_shared=store != "memory:"))
-        offered = Offered(url, checked_scopes(scopes), checked_scopes(optional_scopes))
+        offered = Offered(url, parse_scopes(scopes), parse_scopes(optional_scopes))
         rule = ScopeRule(offered, scopes_for)
         self._store = kept = server_store(store, None, what="OAuthProxy(store=…)")
         self._is_shared = not is_in_memory(kept)
@@ -135,7 +135,7 @@ def _check_needs(client_id: str, client_secret: str) -> None:
 
 def _base(url: str) -> str:
     """The issuer of a server at this URL: all but the last part of its path."""
-    parts = checked_url(url, "the url")
+    parts = check_url(url, "the url")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').rpartition('/')[0]}"
 
 
@@ -219,18 +219,18 @@ class ProxySite:
             return refusal_page(refusal.text, refusal.status)
         except OAuthError as error:
             more = (("www-authenticate", "Basic"),) if error.status == 401 else ()
-            return SiteAnswer(error.status, _encoded(error.fields), [*_JSON, *shared, *more])
+            return SiteAnswer(error.status, _encode_json(error.fields), [*_JSON, *shared, *more])
         except DefserveError as error:
             log.error("%s cannot be answered: %s", request.path, error)
             said = {"error": "temporarily_unavailable", "error_description": "try again later"}
-            return SiteAnswer(503, _encoded(said), [*_JSON, *shared, ("retry-after", "2")])
+            return SiteAnswer(503, _encode_json(said), [*_JSON, *shared, ("retry-after", "2")])
         return SiteAnswer(answer.status, answer.body, [*answer.headers, *shared])
 
     async def _token(self, request: SiteRequest) -> SiteAnswer:
-        return SiteAnswer(200, _encoded(await self._tokens.exchange(request)), _JSON)
+        return SiteAnswer(200, _encode_json(await self._tokens.exchange(request)), _JSON)
 
     async def _register(self, request: SiteRequest) -> SiteAnswer:
-        return SiteAnswer(201, _encoded(self._clients.register(request.body)), _JSON)
+        return SiteAnswer(201, _encode_json(self._clients.register(request.body)), _JSON)
 
     async def _revoke(self, request: SiteRequest) -> SiteAnswer:
         await self._tokens.revoke(request)
@@ -238,10 +238,10 @@ class ProxySite:
 
     async def _keys(self, request: SiteRequest) -> SiteAnswer:
         """Nobody but this server reads its tokens, so there are no keys."""
-        return SiteAnswer(200, _encoded({"keys": []}), _JSON)
+        return SiteAnswer(200, _encode_json({"keys": []}), _JSON)
 
     async def _metadata(self, request: SiteRequest) -> SiteAnswer:
-        found = self._described()
+        found = self._make_metadata()
         if OPENID in request.path:
             # Clients find an issuer with a path here, and want what an OpenID provider has to say.
             found |= {
@@ -250,10 +250,10 @@ class ProxySite:
                 "id_token_signing_alg_values_supported": ["RS256"],
             }
         return SiteAnswer(
-            200, _encoded(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
+            200, _encode_json(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
         )
 
-    def _described(self) -> dict[str, Any]:
+    def _make_metadata(self) -> dict[str, Any]:
         """The metadata (RFC 8414 §2)."""
         return {
             "issuer": self._issuer,
@@ -274,5 +274,5 @@ class ProxySite:
         }
 
 
-def _encoded(fields: Mapping[str, Any]) -> bytes:
+def _encode_json(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields).encode()

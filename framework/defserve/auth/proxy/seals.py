@@ -13,8 +13,8 @@ from defserve.core import json_values
 from defserve.errors import UsageError
 from defserve.stores.identity import NOBODY, ServerIdentity
 
-FEWEST_BYTES: Final = 32
-LONGEST: Final = 16 * 1024
+MIN_SECRET_BYTES: Final = 32
+MAX_SEAL_LENGTH: Final = 16 * 1024
 _SALT: Final = 16
 # Every value has a key of its own, made of its salt, so this nonce is used once with each.
 _NONCE: Final = bytes(12)
@@ -29,9 +29,9 @@ class Seals:
         self, secrets: Sequence[bytes], identity: ServerIdentity = NOBODY, *, clock: Callable[[], float] = time.time
     ) -> None:
         for secret in secrets:
-            if len(secret) < FEWEST_BYTES:
+            if len(secret) < MIN_SECRET_BYTES:
                 raise UsageError(
-                    f"the secret has {len(secret)} bytes, at least {FEWEST_BYTES} are needed",
+                    f"the secret has {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed",
                     fix="make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
                 )
         self._secrets, self._clock = secrets, clock
@@ -56,7 +56,7 @@ class Seals:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        raw = _decoded(text)
+        raw = _decode_seal(text)
         if raw is None:
             return None
         for root in self._roots:
@@ -85,8 +85,8 @@ def _key(root: bytes, purpose: str, salt: bytes) -> bytes:
     return hmac.digest(root, purpose.encode() + b"\0" + salt, "sha256")
 
 
-def _decoded(text: str) -> bytes | None:
-    if len(text) > LONGEST:
+def _decode_seal(text: str) -> bytes | None:
+    if len(text) > MAX_SEAL_LENGTH:
         return None
     try:
         raw = json_values.decode_base64url(text)

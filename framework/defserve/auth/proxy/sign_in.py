@@ -19,7 +19,7 @@ from html import escape
 from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, Offered, ScopeRule, checked_request
+from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, Offered, ScopeRule, parse_request
 from defserve.auth.proxy.clients import ClientDirectory, OAuthClient, describe_redirect, is_document_url, is_native
 from defserve.auth.proxy.seals import Seals
 from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest, form_of, query_of
@@ -79,10 +79,10 @@ class SigningIn:
         if redirect is None:
             raise SignInRefused(_NO_REDIRECT)
         try:
-            request = checked_request(client, redirect, fields, self._offered)
+            request = parse_request(client, redirect, fields, self._offered)
             if fields.get("prompt") != "consent" and self._consent.is_remembered(asked, client, request):
                 url, cookie = await self._leave(request)
-                return redirected(url, [cookie])
+                return make_redirect(url, [cookie])
             return self._consent.page(client, request)
         except OAuthError as error:
             state = fields.get("state")
@@ -116,31 +116,31 @@ class SigningIn:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         id = fields.get("state", "")
         name = f"{_COOKIE}{id[:16]}"
-        found = self._seals.open("signin", self._consent.cookies.read(asked.headers, name))
+        found = self._seals.open("signin", self._consent.cookies.read_cookie(asked.headers, name))
         # The cookie shows that this browser's user has said yes. Anybody can have the address with the state.
         if found is None or not id or found[0] != id or not await self._grants.is_first("signin", id, SECONDS):
             raise SignInRefused(_NOT_BEGUN, 403)
-        request, cookies = AuthorizationRequest.opened(found[1]), [self._consent.cookies.dropped(name)]
+        request, cookies = AuthorizationRequest.from_json(found[1]), [self._consent.cookies.make_expired_cookie(name)]
         try:
             code = await self._code(request, id, fields)
         except OAuthError as error:
             # What a client may be told here (RFC 6749 §4.1.2.1) has no `invalid_grant`.
             failed = OAuthError("access_denied", error.description) if error.error == "invalid_grant" else error
-            return redirected(request.location(self._issuer, **failed.fields), cookies)
-        return redirected(request.location(self._issuer, code=code), cookies)
+            return make_redirect(request.location(self._issuer, **failed.fields), cookies)
+        return make_redirect(request.location(self._issuer, code=code), cookies)
 
     async def _leave(self, request: AuthorizationRequest) -> tuple[str, tuple[str, str]]:
         """The vendor's address, and the cookie that lets this browser come back. Raises OAuthError."""
         id = secrets.token_urlsafe(32)
         sealed = self._seals.seal("signin", [id, request], seconds=SECONDS)
-        cookie = self._consent.cookies.kept(f"{_COOKIE}{id[:16]}", sealed, SECONDS, "Lax")
+        cookie = self._consent.cookies.make_cookie(f"{_COOKIE}{id[:16]}", sealed, SECONDS, "Lax")
         return await self._login.address(id, self._verifier(id)), cookie
 
     async def _code(self, request: AuthorizationRequest, id: str, fields: Mapping[str, str]) -> str:
         await self._login.check_issuer(fields.get("iss"))
         if "error" in fields:
             raise OAuthError("access_denied", "the sign-in was refused")
-        user = await self._login.signed_in(fields.get("code", ""), id, self._verifier(id))
+        user = await self._login.finish_sign_in(fields.get("code", ""), id, self._verifier(id))
         grant = await self._grant(request, user)
         await self._grants.begin(grant)
         return self._tokens.code(grant, request)
@@ -171,7 +171,7 @@ class SigningIn:
         return self._seals.mark("verifier", id)
 
 
-def redirected(url: str, cookies: list[tuple[str, str]] | None = None) -> SiteAnswer:
+def make_redirect(url: str, cookies: list[tuple[str, str]] | None = None) -> SiteAnswer:
     headers = [("location", url), ("cache-control", "no-store"), ("referrer-policy", "no-referrer"), *(cookies or ())]
     return SiteAnswer(302, b"", headers)
 
@@ -206,7 +206,7 @@ class Consent:
         sealed = self._seals.seal("consent", [id, request], seconds=SECONDS)
         if len(sealed) > MAX_COOKIE_LENGTH:
             raise OAuthError("invalid_request", "state and redirect_uri are too long together")
-        cookie = self.cookies.kept(_name("consent", id), id, SECONDS, "Strict")
+        cookie = self.cookies.make_cookie(_name("consent", id), id, SECONDS, "Strict")
         may_remember = _may_remember(client, request)
         question = Question(client, request, self._vendor, sealed, may_remember, self._optional)
         return consent_page(question, self._action, [cookie])
@@ -219,21 +219,21 @@ class Consent:
         found = self._seals.open("consent", form.get("request", ""))
         if found is None:
             raise SignInRefused(_STALE)
-        id, request = found[0], AuthorizationRequest.opened(found[1])
-        if not hmac.compare_digest(self.cookies.read(asked.headers, _name("consent", id)).encode(), id.encode()):
+        id, request = found[0], AuthorizationRequest.from_json(found[1])
+        if not hmac.compare_digest(self.cookies.read_cookie(asked.headers, _name("consent", id)).encode(), id.encode()):
             raise SignInRefused(_STALE, 403)
         is_allowed = form.get("decision") == "allow"
-        cookies = [self.cookies.dropped(_name("consent", id))]
+        cookies = [self.cookies.make_expired_cookie(_name("consent", id))]
         if is_allowed and form.get("remember") == "yes" and not is_native(request.redirect):
             sealed = self._seals.seal("remembered", _what(request), seconds=REMEMBERED_SECONDS)
-            cookies.append(self.cookies.kept(_remembered(request), sealed, REMEMBERED_SECONDS, "Lax"))
+            cookies.append(self.cookies.make_cookie(_make_consent_name(request), sealed, REMEMBERED_SECONDS, "Lax"))
         return ConsentDecision(request, is_allowed, cookies)
 
     def is_remembered(self, asked: SiteRequest, client: OAuthClient, request: AuthorizationRequest) -> bool:
         """Whether this browser's user has allowed exactly this before, and asked not to be asked again."""
         if not _may_remember(client, request):
             return False
-        kept = self._seals.open("remembered", self.cookies.read(asked.headers, _remembered(request)))
+        kept = self._seals.open("remembered", self.cookies.read_cookie(asked.headers, _make_consent_name(request)))
         return kept == _what(request)
 
 
@@ -246,7 +246,7 @@ def _what(request: AuthorizationRequest) -> list[object]:
     return [request.client, request.redirect, sorted(request.scopes), request.resource]
 
 
-def _remembered(request: AuthorizationRequest) -> str:
+def _make_consent_name(request: AuthorizationRequest) -> str:
     return f"allowed-{sha256(request.client.encode()).hexdigest()[:16]}"
 
 
@@ -366,16 +366,18 @@ class ConsentCookies:
         # Browsers accept this prefix only from the host itself, over https, for every path.
         self._prefix = "__Host-defserve-" if self._is_https else "defserve-"
 
-    def kept(self, name: str, value: str, seconds: float, same_site: Literal["Strict", "Lax"]) -> tuple[str, str]:
+    def make_cookie(
+        self, name: str, value: str, seconds: float, same_site: Literal["Strict", "Lax"]
+    ) -> tuple[str, str]:
         """The header that keeps a value in the browser."""
         secure = "; Secure" if self._is_https else ""
         text = f"{self._prefix}{name}={value}; Path=/; Max-Age={int(seconds)}; HttpOnly; SameSite={same_site}{secure}"
         return "set-cookie", text
 
-    def dropped(self, name: str) -> tuple[str, str]:
-        return self.kept(name, "", 0, "Lax")
+    def make_expired_cookie(self, name: str) -> tuple[str, str]:
+        return self.make_cookie(name, "", 0, "Lax")
 
-    def read(self, headers: Mapping[str, str], name: str) -> str:
+    def read_cookie(self, headers: Mapping[str, str], name: str) -> str:
         """The value that the browser shows; empty if there is none, or more than one."""
         pairs = (_PAIR.fullmatch(part.strip()) for part in headers.get("cookie", "").split(";"))
         found = [pair[2] for pair in pairs if pair is not None and pair[1] == self._prefix + name]

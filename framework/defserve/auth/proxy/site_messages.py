@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
-LARGEST_BODY = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SignInRefused(Exception):
 # -- The fields of a query or a form. Each may come once: who checks one and who uses one must see the same.
 
 
-MOST_FIELDS: Final = 64
+MAX_FIELDS: Final = 64
 
 
 def query_of(request: SiteRequest) -> dict[str, str]:
@@ -96,7 +96,7 @@ def form_of(request: SiteRequest) -> dict[str, str]:
         raise OAuthError("invalid_request", "the form is not UTF-8") from None
 
 
-def needed(fields: Mapping[str, str], name: str) -> str:
+def require_field(fields: Mapping[str, str], name: str) -> str:
     """Raises OAuthError if it is missing or empty."""
     if not (value := fields.get(name)):
         raise OAuthError("invalid_request", f"{name} is missing")
@@ -105,7 +105,7 @@ def needed(fields: Mapping[str, str], name: str) -> str:
 
 def _fields(text: str) -> dict[str, str]:
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:
         raise OAuthError("invalid_request", "the parameters cannot be read") from None
     found = dict(pairs)

@@ -19,7 +19,7 @@ from defserve.auth.principals import Principal, is_scope, is_token_id
 from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, ScopeRule, same_resource
 from defserve.auth.proxy.clients import ClientDirectory, OAuthClient
 from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, form_of, needed
+from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, form_of, require_field
 from defserve.auth.proxy.vendors import VendorLogin
 from defserve.base.peer_bounds import ByteCache
 from defserve.errors import DefserveError
@@ -106,8 +106,8 @@ class ProxyTokens:
     async def exchange(self, request: SiteRequest) -> dict[str, Any]:
         """The answer of the token endpoint. Raises OAuthError."""
         form = form_of(request)
-        client = await self._clients.authenticated(request, form)
-        match needed(form, "grant_type"):
+        client = await self._clients.authenticate_client(request, form)
+        match require_field(form, "grant_type"):
             case "authorization_code":
                 return await self._by_code(client, form)
             case "refresh_token":
@@ -116,7 +116,7 @@ class ProxyTokens:
                 raise OAuthError("unsupported_grant_type", "use authorization_code or refresh_token")
 
     async def _by_code(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
-        verifier, found = needed(form, "code_verifier"), self._seals.open("code", needed(form, "code"))
+        verifier, found = require_field(form, "code_verifier"), self._seals.open("code", require_field(form, "code"))
         if found is None or _VERIFIER.fullmatch(verifier) is None:
             raise _BAD_CODE
         id, challenge, redirect = found
@@ -135,10 +135,10 @@ class ProxyTokens:
         renewed = await self._grants.renew(grant)
         if renewed is None:
             raise _BAD_CODE
-        return self._issued(renewed, renewed.scopes)
+        return self._issue_tokens(renewed, renewed.scopes)
 
     async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
-        found = self._seals.open("refresh", needed(form, "refresh_token"))
+        found = self._seals.open("refresh", require_field(form, "refresh_token"))
         grant = await self._grants.find(found[0]) if found is not None else None
         if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
             raise _BAD_TOKEN
@@ -168,7 +168,7 @@ class ProxyTokens:
             if error.error == "invalid_grant":
                 await self._grants.end(grant.id)
             raise
-        return self._issued(renewed, scopes)
+        return self._issue_tokens(renewed, scopes)
 
     async def _renew_at_vendor(self, grant: UserGrant) -> tuple[str, Mapping[str, Any], bool]:
         """The vendor's tokens, sealed again, what it says of the user, and whether it says so now.
@@ -199,7 +199,7 @@ class ProxyTokens:
         if "resource" in form and not same_resource(form["resource"], grant.resource):
             raise OAuthError("invalid_target", "tokens are issued here for this server only")
 
-    def _issued(self, grant: UserGrant, scopes: tuple[str, ...]) -> dict[str, Any]:
+    def _issue_tokens(self, grant: UserGrant, scopes: tuple[str, ...]) -> dict[str, Any]:
         now = time.time()
         ends = int(min(grant.until, now + ACCESS_SECONDS))
         access = self._seals.seal("access", [grant.id, scopes, ends], seconds=ACCESS_SECONDS)
@@ -216,8 +216,8 @@ class ProxyTokens:
     async def revoke(self, request: SiteRequest) -> None:
         """Take back a token, and all that hang on the same grant (RFC 7009). An unknown token is no error."""
         form = form_of(request)
-        client = await self._clients.authenticated(request, form)
-        token = needed(form, "token")
+        client = await self._clients.authenticate_client(request, form)
+        token = require_field(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
         grant = await self._grants.find(found[0]) if found is not None else None
         if self._is_ours(grant) and _same(grant.client, client.key):
@@ -268,12 +268,14 @@ class Grants:
 
     async def begin(self, grant: UserGrant) -> None:
         """Keep a new grant until its code is exchanged."""
-        await self._store.change(StoreChange(OAUTH_GRANTS.of(grant.id), {_RECORD: _packed(grant)}, ttl=PENDING_SECONDS))
+        await self._store.change(
+            StoreChange(OAUTH_GRANTS.of(grant.id), {_RECORD: _encode_grant(grant)}, ttl=PENDING_SECONDS)
+        )
 
     async def find(self, id: str) -> UserGrant | None:
         """The grant as it is now."""
         found = (await self._store.get(OAUTH_GRANTS.of(id), (_RECORD,))).get(_RECORD)
-        grant = None if found is None else _unpacked(found)
+        grant = None if found is None else _decode_grant(found)
         return grant if grant is not None and self._clock() < grant.until else None
 
     async def find_lately(self, id: str) -> UserGrant | None:
@@ -282,8 +284,8 @@ class Grants:
         if kept is not None and now < kept[1]:
             return kept[0]
         grant = await self.find(id)
-        size = 1024 + (len(_packed(grant)) if grant is not None else 0)
-        self._kept.put(id, (grant, now + KEPT_SECONDS), size)
+        size = 1024 + (len(_encode_grant(grant)) if grant is not None else 0)
+        self._kept.store_value(id, (grant, now + KEPT_SECONDS), size)
         return grant
 
     async def renew(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
@@ -299,8 +301,8 @@ class Grants:
         after = replace(grant, **changed)
         change = StoreChange(
             OAUTH_GRANTS.of(grant.id),
-            {_RECORD: _packed(after)},
-            expect={_RECORD: _packed(grant)},
+            {_RECORD: _encode_grant(after)},
+            expect={_RECORD: _encode_grant(grant)},
             ttl=max(after.until - self._clock(), 1.0),
         )
         # A store that lost its connection may repeat a change, and then find its own first attempt.
@@ -320,11 +322,11 @@ def new_id() -> str:
     return secrets.token_urlsafe(24)
 
 
-def _packed(grant: UserGrant) -> bytes:
+def _encode_grant(grant: UserGrant) -> bytes:
     return json.dumps(asdict(grant), sort_keys=True).encode()
 
 
-def _unpacked(value: bytes) -> UserGrant:
+def _decode_grant(value: bytes) -> UserGrant:
     """Raises StoreCorrupt."""
     try:
         kept: dict[str, Any] = json.loads(value)

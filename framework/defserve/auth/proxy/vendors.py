@@ -71,7 +71,7 @@ class VendorLogin:
             "response_type": "code",
             "client_id": self._id,
             "redirect_uri": self._callback,
-            "scope": " ".join([*self.vendor.scopes, *await self._listed_scopes()]),
+            "scope": " ".join([*self.vendor.scopes, *await self._list_optional_scopes()]),
             "state": state,
             "code_challenge": make_pkce_challenge(verifier),
             "code_challenge_method": "S256",
@@ -82,18 +82,18 @@ class VendorLogin:
 
     async def check_issuer(self, issuer: str | None) -> None:
         """Refuse a code that another vendor has sent here (RFC 9207). Raises OAuthError."""
-        says_so = (await self._described()).get("authorization_response_iss_parameter_supported") is True
+        says_so = (await self._load_metadata()).get("authorization_response_iss_parameter_supported") is True
         if (issuer is None and says_so) or (issuer is not None and issuer != self.vendor.issuer):
             raise OAuthError("access_denied", "the answer came from another authorization server")
 
-    async def signed_in(self, code: str, state: str, verifier: str) -> SignedIn:
+    async def finish_sign_in(self, code: str, state: str, verifier: str) -> SignedIn:
         """Who has signed in. Raises OAuthError."""
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": self._callback}
         tokens, nonce = await self._tokens({**form, "code_verifier": verifier}), make_pkce_challenge(state)
         if self._id_tokens is None:
-            return SignedIn(self._cleaned(await self._user(self.vendor.user, tokens)), _kept(tokens))
-        claims = self._cleaned(await self._identified(tokens, nonce))
-        return SignedIn(claims, {**_kept(tokens), "nonce": nonce})
+            return SignedIn(self._select_claims(await self._user(self.vendor.user, tokens)), _select_tokens(tokens))
+        claims = self._select_claims(await self._verify_id_token(tokens, nonce))
+        return SignedIn(claims, {**_select_tokens(tokens), "nonce": nonce})
 
     async def can_confirm(self, tokens: Mapping[str, str]) -> bool:
         """Whether the vendor can be asked about a user later. Raises OAuthError."""
@@ -108,7 +108,7 @@ class VendorLogin:
             return tokens
         found = await self._tokens({"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]})
         id_token = found.get("id_token")
-        return {**tokens, **_kept(found), **({"id_token": id_token} if isinstance(id_token, str) else {})}
+        return {**tokens, **_select_tokens(found), **({"id_token": id_token} if isinstance(id_token, str) else {})}
 
     async def confirm_user(self, tokens: Mapping[str, str]) -> Mapping[str, Any] | None:
         """What the vendor says of the user now, with tokens that were just renewed; None if it cannot be asked.
@@ -117,15 +117,17 @@ class VendorLogin:
         """
         try:
             if self._id_tokens is not None and "id_token" in tokens:
-                return self._cleaned(await self._identified(tokens, tokens.get("nonce", ""), is_renewal=True))
+                return self._select_claims(
+                    await self._verify_id_token(tokens, tokens.get("nonce", ""), is_renewal=True)
+                )
             if url := await self._user_endpoint():
-                return self._cleaned(await self._user(url, tokens))
+                return self._select_claims(await self._user(url, tokens))
         except OAuthError as error:
             # What a client may be told at the token endpoint (RFC 6749 §5.2) has no `access_denied`.
             raise OAuthError("invalid_grant", error.description) if error.error == "access_denied" else error from None
         return None
 
-    async def _identified(
+    async def _verify_id_token(
         self, tokens: Mapping[str, Any], nonce: str, *, is_renewal: bool = False
     ) -> Mapping[str, Any]:
         """The claims of the ID token. Raises OAuthError."""
@@ -139,7 +141,7 @@ class VendorLogin:
             raise OAuthError("access_denied", "the ID token of the sign-in is not good")
         return claims
 
-    def _cleaned(self, claims: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _select_claims(self, claims: Mapping[str, Any]) -> Mapping[str, Any]:
         """What is kept of a user's claims. Raises OAuthError: no claim is left out silently that a rule may ask for."""
         found = {name: claims[name] for name in KEPT_CLAIMS if name in claims}
         if claims.get("email_verified") is not True or not isinstance(claims.get("email"), str):
@@ -163,17 +165,17 @@ class VendorLogin:
         """Where the vendor answers who a user is; empty if nowhere. Raises OAuthError."""
         if not self.vendor.issuer:
             return self.vendor.user
-        described = await self._described()
+        described = await self._load_metadata()
         return await self._endpoint("userinfo_endpoint", "") if "userinfo_endpoint" in described else ""
 
-    async def _listed_scopes(self) -> list[str]:
-        listed: Any = (await self._described()).get("scopes_supported") if self.vendor.optional_scopes else None
+    async def _list_optional_scopes(self) -> list[str]:
+        listed: Any = (await self._load_metadata()).get("scopes_supported") if self.vendor.optional_scopes else None
         return [scope for scope in self.vendor.optional_scopes if is_array(listed) and scope in listed]
 
     async def _user(self, url: str, tokens: Mapping[str, Any]) -> dict[str, Any]:
         """What the vendor's user endpoint says. Raises OAuthError."""
         request = HttpRequest(url, headers={"authorization": f"Bearer {tokens.get('access_token', '')}"})
-        status, found = await self._asked(request)
+        status, found = await self._send_request(request)
         if status == 401:
             raise _not_accepted(request, status, found)
         if status != 200 or not found:
@@ -185,14 +187,14 @@ class VendorLogin:
         shown = {"client_id": self._id, "client_secret": self._secret} if self.vendor.method == "post" else {}
         headers = {"authorization": client_basic(self._id, self._secret)} if self.vendor.method == "basic" else {}
         request = HttpRequest(url, {**form, **shown}, headers)
-        status, found = await self._asked(request)
+        status, found = await self._send_request(request)
         if status < 500 and str(found.get("error")) in _ENDED:
             raise _not_accepted(request, status, found)
         if status != 200 or not isinstance(found.get("access_token"), str):
             raise _not_available(request, f"status {status}, {str(found.get('error'))[:100]!r}")
         return found
 
-    async def _asked(self, request: HttpRequest) -> tuple[int, dict[str, Any]]:
+    async def _send_request(self, request: HttpRequest) -> tuple[int, dict[str, Any]]:
         """The status, and the object in the body; empty if there is none. Raises OAuthError."""
         try:
             answer = await self._send(request)
@@ -208,12 +210,12 @@ class VendorLogin:
         if not self.vendor.issuer:
             return fixed
         try:
-            return endpoint_of(await self._described(), name)
+            return endpoint_of(await self._load_metadata(), name)
         except IssuerUnavailable as error:
             log.error("%s", error)
             raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
 
-    async def _described(self) -> Mapping[str, Any]:
+    async def _load_metadata(self) -> Mapping[str, Any]:
         """The vendor's metadata. Raises OAuthError."""
         if not self.vendor.issuer or time.monotonic() - self._read_at < METADATA_SECONDS:
             return self._metadata
@@ -242,7 +244,7 @@ def _not_available(request: HttpRequest, why: str) -> OAuthError:
     return OAuthError("temporarily_unavailable", "the sign-in is not available at the moment")
 
 
-def _kept(tokens: Mapping[str, Any]) -> dict[str, str]:
+def _select_tokens(tokens: Mapping[str, Any]) -> dict[str, str]:
     return {name: tokens[name] for name in ("access_token", "refresh_token") if isinstance(tokens.get(name), str)}
 
 

@@ -10,11 +10,11 @@ from typing import Any, BinaryIO, Final
 
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser, positive, run_action
-from defserve.cli.screen import problem_lines, show, tell
-from defserve.cli.screen_blocks import Data, Line, Table, counted
+from defserve.cli.screen import problem_lines, show, show_stderr
+from defserve.cli.screen_blocks import Data, Line, Table, format_count
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
-from defserve.stores.audit.chain import AuditReport, numbered_lines, parse_line, reason_of, verify
+from defserve.stores.audit.chain import AuditReport, iter_numbered_lines, parse_line, reason_of, verify
 from defserve.stores.audit.log_file import VARIABLE, audit_key
 
 INTACT: Final = 0
@@ -51,7 +51,7 @@ def verify_log(argv: list[str]) -> int:
     try:
         options = _verify_options(argv)
         if not options.anchor:
-            _opened(options.file).close()
+            _open_log(options.file).close()
         key = audit_key(options.key_file)
         report = verify(options.file, key, head=options.head, anchors=tuple(options.anchor))
     except SystemExit as stop:
@@ -84,18 +84,20 @@ def _verify_options(argv: list[str]) -> Namespace:
 def page(report: AuditReport) -> Iterator[Line]:
     """The report for a terminal, line by line."""
     if report.ok:
-        yield Line(("intact:", "good"), f" {counted(report.events, 'event')}")
+        yield Line(("intact:", "good"), f" {format_count(report.events, 'event')}")
     else:
         where = f"line {report.first_bad_line}: " if report.first_bad_line else ""
         yield Line(("broken:", "error"), f" {where}{report.reason}")
-        yield Line(f"  intact before that: {counted(report.events, 'event')}")
+        yield Line(f"  intact before that: {format_count(report.events, 'event')}")
         advice = "keep the file as evidence; put back a copy that is intact, or begin a log with another name"
         yield Line("  ", ("fix:", "fix"), f" {advice}")
     if report.unsigned:
         after = "after the last signed head: nobody can tell whether more were cut off"
-        yield Line(f"  {counted(report.unsigned, 'event')} {after}")
+        yield Line(f"  {format_count(report.unsigned, 'event')} {after}")
     if report.lost:
-        yield Line(f"  {counted(report.lost, 'event')} could not be written when they happened; the log says so itself")
+        yield Line(
+            f"  {format_count(report.lost, 'event')} could not be written when they happened; the log says so itself"
+        )
 
 
 def show_log(argv: list[str]) -> int:
@@ -107,7 +109,7 @@ def show_log(argv: list[str]) -> int:
     parser.add_argument("--last", metavar="N", type=positive, help="only the newest N of them")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     options = parser.parse_args(argv)
-    with _opened(options.file) as file:
+    with _open_log(options.file) as file:
         bad: list[int] = []
         records = deque((record for record in _records(file, bad) if _is_wanted(record, options)), options.last)
     if options.json:
@@ -115,7 +117,7 @@ def show_log(argv: list[str]) -> int:
     else:
         show(Table(COLUMNS, map(_row, records), fit=("actor", "target", "trace")))
     if bad:
-        tell(*problem_lines("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
+        show_stderr(*problem_lines("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
     return INTACT
 
 
@@ -148,7 +150,7 @@ def _words(value: Any, *names: str) -> str:
 
 def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
     """The record of each line, without `prev` and `mac`. Numbers of lines without a record are added to `bad`."""
-    for number, line in numbered_lines(file):
+    for number, line in iter_numbered_lines(file):
         whole = parse_line(line) or {}
         kind = "event" if "event" in whole else "log"
         if is_object(whole.get(kind)):
@@ -167,7 +169,7 @@ def _type(record: dict[str, Any]) -> str:
     return str(record["event"].get("event_type", "")) if "event" in record else str(record["log"].get("type", ""))
 
 
-def _opened(path: str) -> BinaryIO:
+def _open_log(path: str) -> BinaryIO:
     try:
         return open(path, "rb")
     except (OSError, ValueError) as error:

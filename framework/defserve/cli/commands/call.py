@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from defserve.cli.content import content_page, is_content, media_of, object_example, signature
 from defserve.cli.parser import CommandParser
 from defserve.cli.progress import Working
-from defserve.cli.screen import show, tell
+from defserve.cli.screen import show, show_stderr
 from defserve.cli.screen_blocks import Block, Data, Written
 from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, split_command
 from defserve.cli.target_connection import (
@@ -135,36 +135,41 @@ async def call(
     target: ServerTarget, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace, work: Working
 ) -> CallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
-    given = PreparedAnswers(options.answer, yes=options.yes, around=work.paused)
+    given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
     async with connect(target, options, answers=given.answers(), work=work) as client:
         tools = {str(item.get("name")): item for item in await client.tools()}
         listed = tools.get(tool, {})
-        arguments = {**fit(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))), **values}
+        arguments = {
+            **parse_typed_arguments(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))),
+            **values,
+        }
         if options.validate:
-            return CallResult(await validated(client, tool, arguments, tools, options))
+            return CallResult(await validate_arguments(client, tool, arguments, tools, options))
         security = tool_security(tool, listed)
         if not security.is_listed and not await is_hidden(client, tool, arguments, can_ask=given.can_answer):
             raise unknown_tool(client, tool, list(tools), options)
-        if security.confirmation_required and (wrong := misnamed(object_of(listed.get("inputSchema")), arguments)):
+        if security.confirmation_required and (
+            wrong := find_misnamed_arguments(object_of(listed.get("inputSchema")), arguments)
+        ):
             # Nobody is asked about a call that cannot run.
             raise ToolError("\n".join(wrong))
         try:
             await given.confirm(security, arguments)
         except asyncio.CancelledError:
-            tell("", f"{tool} was not run")
+            show_stderr("", f"{tool} was not run")
             raise
         try:
-            return (await _called(client, tool, arguments, options))._replace(problem=given.unanswered)
+            return (await _call_tool(client, tool, arguments, options))._replace(problem=given.unanswered)
         except asyncio.CancelledError:
-            tell("", f"stopped: {tool} was not run to its end")
+            show_stderr("", f"stopped: {tool} was not run to its end")
             raise
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
-                raise explained(error, given, listed, arguments) from None
+                raise explain_error(error, given, listed, arguments) from None
             raise unknown_tool(client, tool, list(tools), options) from None
 
 
-async def _called(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> CallResult:
+async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> CallResult:
     try:
         result = await client.call_raw(tool, arguments)
     except PeerError as error:
@@ -182,7 +187,7 @@ async def _called(client: Client, tool: str, arguments: dict[str, Any], options:
         raise ToolError(f"{error.message}\n  fix: {FIXES[kind]}", data=error.data) from None
 
 
-def explained(
+def explain_error(
     error: PeerError | ToolError, given: PreparedAnswers, tool: dict[str, Any], arguments: dict[str, Any]
 ) -> DefserveError:
     """The error, worded for a person; the server worded it for a model. For a wrong argument, what to write."""
@@ -191,7 +196,7 @@ def explained(
     if isinstance(error, ToolError):
         words = re.sub(r"^the user (declined|dismissed)", r"you \1", error.message)
         missing = [] if "did you mean" in words else MISSING.findall(words)
-        return ToolError(words + (_takes(tool, missing) or _listed(tool, arguments, words)), data=error.data)
+        return ToolError(words + (_takes(tool, missing) or _format_list_hint(tool, arguments, words)), data=error.data)
     if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
         return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
     return error
@@ -209,7 +214,7 @@ def _takes(tool: dict[str, Any], missing: list[str]) -> str:
     return f"\n  fix: give what it takes: {signature(tool)}{written}"
 
 
-def _listed(tool: dict[str, Any], arguments: dict[str, Any], told: str) -> str:
+def _format_list_hint(tool: dict[str, Any], arguments: dict[str, Any], told: str) -> str:
     """How to write a list, as a line, where a server complains of a text; empty if it does not."""
     properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
     wrong = [
@@ -220,7 +225,7 @@ def _listed(tool: dict[str, Any], arguments: dict[str, Any], told: str) -> str:
     return f"\n  fix: a list is written as JSON: {' '.join(wrong)}" if wrong else ""
 
 
-async def validated(
+async def validate_arguments(
     client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]], options: Namespace
 ) -> str:
     """Check the arguments. Raises ToolError. If the server has no `tools/validate`, its list of tools is used."""
@@ -252,7 +257,7 @@ async def is_hidden(client: Client, tool: str, arguments: dict[str, Any], *, can
     return True
 
 
-def misnamed(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+def find_misnamed_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
     """The arguments that are missing, and those that the schema does not name, unless it may allow others."""
     properties, required = object_of(schema.get("properties")), schema.get("required")
     missing = [name for name in required if name not in arguments] if is_array(required) else []
@@ -265,7 +270,7 @@ def misnamed(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
     ]
 
 
-def fit(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
+def parse_typed_arguments(texts: dict[str, str], properties: dict[str, Any]) -> dict[str, Any]:
     """Text becomes JSON if the schema names a type that is not text, and the text is JSON."""
     fitted: dict[str, Any] = {}
     for name, text in texts.items():

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from defserve.cli.content import WHEN, writing
-from defserve.cli.exits import complain, placed
+from defserve.cli.exits import complain, format_located_error
 from defserve.cli.parser import CommandParser
 from defserve.cli.progress import ASKING, Working
 from defserve.cli.screen import show
-from defserve.cli.screen_blocks import Data, Line, counted
+from defserve.cli.screen_blocks import Data, Line, format_count
 from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
 from defserve.cli.target_connection import add_connection_options
 from defserve.cli.target_listing import target_listing
@@ -53,7 +53,7 @@ def run_check(argv: list[str]) -> int:
     except SystemExit as stop:
         return UNKNOWN if stop.code else CLEAN
     except DefserveError as error:
-        return complain(placed(error), UNKNOWN)
+        return complain(format_located_error(error), UNKNOWN)
 
 
 def _main(argv: list[str]) -> int:
@@ -70,7 +70,7 @@ def _main(argv: list[str]) -> int:
             )
         )
         return CLEAN
-    ignored = _ignored(options.ignore)
+    ignored = _parse_ignored_rules(options.ignore)
     with quiet(), warnings.catch_warnings(), Working(ASKING):
         # Registration warns about some of this; here everything is reported in one place.
         warnings.simplefilter("ignore", UnguardedParameter)
@@ -96,7 +96,7 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _ignored(given: list[str]) -> set[str]:
+def _parse_ignored_rules(given: list[str]) -> set[str]:
     names = {name for text in given for name in text.split(",")}
     for name in names - {*RULES, BAD_CALL}:
         raise UsageError(f"there is no rule {name!r}", fix=did_you_mean(name, RULES, "run defserve check --rules"))
@@ -157,9 +157,11 @@ def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None
 
 def summary(made: list[Complaint], found: Definitions) -> str:
     errors = sum(complaint.level == "error" for complaint in made)
-    problems = f"{counted(errors, 'error')}, {counted(len(made) - errors, 'warning')}" if made else "no problems"
+    problems = (
+        f"{format_count(errors, 'error')}, {format_count(len(made) - errors, 'warning')}" if made else "no problems"
+    )
     when = WHEN[found.is_searched]
-    cost = f"{counted(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
+    cost = f"{format_count(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
     return f"{problems}; {cost}"
 
 

@@ -158,7 +158,7 @@ def zsh(known: list[CommandInfo]) -> Iterator[str]:
     yield "# zsh completion of defserve; made by: defserve completion zsh"
     yield "_defserve() {"
     yield "    local -a commands; commands=("
-    yield from (f"        {_quoted(f'{_plain(c.words[0])}:{_plain(c.about)}')}" for c in known if len(c.words) == 1)
+    yield from (f"        {_quote_text(f'{_plain(c.words[0])}:{_plain(c.about)}')}" for c in known if len(c.words) == 1)
     yield "    )"
     yield "    if (( CURRENT == 2 )); then _describe command commands; return; fi"
     yield '    case "$words[2] $words[3]" in'
@@ -180,34 +180,35 @@ def _zsh_options(command: CommandInfo) -> Iterator[str]:
         for flag in option.flags:
             values = f"({' '.join(option.choices)})" if option.choices else "_files"
             value = f":value:{values}" if option.takes else ""
-            yield _quoted(f"*{flag}[{_plain(option.about)}]{value}")
+            yield _quote_text(f"*{flag}[{_plain(option.about)}]{value}")
 
 
 def _zsh_words(command: CommandInfo) -> Iterator[str]:
     if command.choices:
-        yield _quoted(f"1:what:({' '.join(command.choices)})")
+        yield _quote_text(f"1:what:({' '.join(command.choices)})")
     if command.takes_words:
-        yield _quoted("*:file:_files")
+        yield _quote_text("*:file:_files")
 
 
 def fish(known: list[CommandInfo]) -> Iterator[str]:
     yield "# fish completion of defserve; made by: defserve completion fish"
     for command in known:
         if len(command.words) == 1:
-            yield f"complete -c defserve -n __fish_use_subcommand -f -a {command.words[0]} -d {_quoted(command.about)}"
+            about = _quote_text(command.about)
+            yield f"complete -c defserve -n __fish_use_subcommand -f -a {command.words[0]} -d {about}"
     for command in known:
         seen = " ; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.words)
         if command.choices:
             unseen = f"{seen} ; and not __fish_seen_subcommand_from {' '.join(command.choices)}"
-            yield f"complete -c defserve -n {_quoted(unseen)} -f -a {_quoted(' '.join(command.choices))}"
+            yield f"complete -c defserve -n {_quote_text(unseen)} -f -a {_quote_text(' '.join(command.choices))}"
         for option in command.options:
-            yield f"complete -c defserve -n {_quoted(seen)} {_fish_option(option)}"
+            yield f"complete -c defserve -n {_quote_text(seen)} {_fish_option(option)}"
 
 
 def _fish_option(option: OptionInfo) -> str:
     flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
-    value = f" -x -a {_quoted(' '.join(option.choices))}" if option.choices else " -r" if option.takes else ""
-    return f"{flags}{value} -d {_quoted(option.about)}"
+    value = f" -x -a {_quote_text(' '.join(option.choices))}" if option.choices else " -r" if option.takes else ""
+    return f"{flags}{value} -d {_quote_text(option.about)}"
 
 
 def _pattern(command: CommandInfo) -> str:
@@ -216,7 +217,7 @@ def _pattern(command: CommandInfo) -> str:
     return f'"{name} {actions[0]}"' if actions else f'"{name} "*'
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return "'" + text.replace("\\", "").replace("'", "’") + "'"
 
 

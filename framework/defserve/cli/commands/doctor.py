@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen import show
-from defserve.cli.screen_blocks import STATES, Data, Line, counted
+from defserve.cli.screen_blocks import STATES, Data, Line, format_count
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 from defserve.tooling.client_settings import install_command
@@ -203,9 +203,9 @@ def _fast_path() -> Iterator[DoctorFinding]:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    from defserve.serve.fastpath.install import fits
+    from defserve.serve.fastpath.install import check_compat
 
-    for name, problem in fits(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
+    for name, problem in check_compat(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
         fix = 'pip install --upgrade "defserve[http]"' if problem else ""
         yield DoctorFinding("HTTP", name.replace("_", " "), "missing" if problem else "ok", problem, fix)
 
@@ -250,7 +250,7 @@ def _clients() -> Iterator[DoctorFinding]:
                 yield DoctorFinding("Client settings", name, "broken", error.problem, error.fix)
                 continue
             count = len(servers) if is_object(servers) else 0
-            yield DoctorFinding("Client settings", name, "ok", f"{path} ({counted(count, 'server')})")
+            yield DoctorFinding("Client settings", name, "ok", f"{path} ({format_count(count, 'server')})")
     if not seen:
         yield DoctorFinding("Client settings", "none", "unused", "no client has settings for this user or this folder")
 

@@ -18,7 +18,7 @@ from defserve.cli.exits import INTERRUPTED
 from defserve.cli.parser import CommandParser
 from defserve.errors import UsageError
 from defserve.serve.address import SECURE, Address
-from defserve.serve.sockets import bound
+from defserve.serve.sockets import bind_sockets
 
 if TYPE_CHECKING:
     import ssl
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         if not options.check:
             raise refuse_json()
-        return show_checked(options.config, lambda: _told(_address(options.on), load(options.config)))
+        return show_checked(options.config, lambda: _summarize_config(_address(options.on), load(options.config)))
     address, config = _address(options.on), load(options.config)
     if options.check:
         print(f"{options.config} is valid")
@@ -61,11 +61,11 @@ def main(argv: list[str]) -> int:
     if options.log:
         _log_to_stderr()
     tls = _tls(address, options)
-    with bound(address) as sockets, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with bind_sockets(address) as sockets, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(address, config, tls, sockets))
 
 
-def _told(address: Address, config: GatewayConfig) -> dict[str, Any]:
+def _summarize_config(address: Address, config: GatewayConfig) -> dict[str, Any]:
     return {"on": str(address), "strict": config.strict, "administered": config.admins is not None}
 
 

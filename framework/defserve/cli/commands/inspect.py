@@ -11,7 +11,7 @@ from typing import Any, Final
 from defserve.cli.content import WHEN, first_line, item_lines
 from defserve.cli.parser import CommandParser, add_web_options
 from defserve.cli.progress import ASKING, Working
-from defserve.cli.screen import show, tell
+from defserve.cli.screen import show, show_stderr
 from defserve.cli.screen_blocks import Block, Data, Line
 from defserve.cli.target import COMMAND, TARGET_HELP, WAYS, ServerTarget, quiet, resolve_only, split_command
 from defserve.cli.target_connection import add_connection_options, connect
@@ -21,15 +21,15 @@ from defserve.cli.target_listing import (
     eras,
     lists_of,
     not_connected,
+    suppress_repeated_logs,
     tag_parts,
     tags,
     target_listing,
-    told_once,
 )
-from defserve.client.targets import Installed, installed
+from defserve.client.targets import Installed, find_installed_servers
 from defserve.core.json_values import is_array, is_mapping
 from defserve.protocols.mgp.terms import SECTIONS
-from defserve.tooling.client_settings import FILE, known
+from defserve.tooling.client_settings import FILE, list_configured_servers
 from defserve.tooling.lint.definitions import tokens
 from defserve.tooling.listing import LISTING_OFFER, ServerListing
 
@@ -65,7 +65,7 @@ def run_inspect(argv: list[str]) -> int:
         listed = target_listing(target, options)
         spoken = [] if options.json else asyncio.run(eras(target, options))
     show(*([Data(wire(listed))] if options.json else page(listed, spoken)))
-    tell(*(f"note: {note}" for note in listed.notes))
+    show_stderr(*(f"note: {note}" for note in listed.notes))
     return 0
 
 
@@ -96,7 +96,7 @@ def page(listed: ServerListing, spoken: list[str]) -> Iterator[Line]:
         if text:
             yield Line(f"  {str(text).strip().partition(chr(10))[0]}", hang=0)
     yield from _heading("Speaks")
-    yield _spoken("MCP", ", ".join(spoken) or str(listed.initialize.get("protocolVersion")))
+    yield _make_protocol_line("MCP", ", ".join(spoken) or str(listed.initialize.get("protocolVersion")))
     yield from _extensions(listed)
     yield from _live(listed.mcpl)
     yield from _tools(listed.tools, WHEN[listed.is_searched])
@@ -114,14 +114,14 @@ def _extensions(listed: ServerListing) -> Iterator[Line]:
         # A name of several sections would only repeat them.
         offered = [str(name) for name in mgp.get("extensions") or () if SECTIONS.get(name) in (None, {name})]
         needed = ", ".join(mgp.get("permissions_required") or ()) or "nothing"
-        yield _spoken("MGP", f"{mgp.get('version')}: {', '.join(offered)}")
+        yield _make_protocol_line("MGP", f"{mgp.get('version')}: {', '.join(offered)}")
         yield Line(f"        needs {needed}; trust level {mgp.get('trust_level', 'not declared')}", hang=0)
     if mcpl:
         other = [name for name, value in mcpl.items() if value and name not in ("version", "featureSets")]
-        yield _spoken("MCPL", f"{mcpl.get('version')}: {', '.join(other) or 'tools'}")
+        yield _make_protocol_line("MCPL", f"{mcpl.get('version')}: {', '.join(other) or 'tools'}")
 
 
-def _spoken(protocol: str, about: str) -> Line:
+def _make_protocol_line(protocol: str, about: str) -> Line:
     return Line("  ", (f"{protocol:4}", "title"), f"  {about}", hang=6)
 
 
@@ -181,19 +181,21 @@ def run_list(argv: list[str]) -> int:
     add_connection_options(parser)
     options = parser.parse_args(before)
     words: list[str] = options.target
-    if not (words or options.module or command) and (servers := [*installed(), *_configured()]):
+    if not (words or options.module or command) and (
+        servers := [*find_installed_servers(), *_list_configured_servers()]
+    ):
         show(*([Data([each._asdict() for each in servers])] if options.json else servers_page(servers)))
         return 0
-    with quiet(), nullcontext() if options.verbose else told_once(), Working(ASKING):
+    with quiet(), nullcontext() if options.verbose else suppress_repeated_logs(), Working(ASKING):
         found = asyncio.run(inventory(resolve_only(words, options.module, command), options))
     show(*([Data(found)] if options.json else inventory_page(found)))
-    tell(*(f"note: {note}" for note in found.get("notes", ())))
+    show_stderr(*(f"note: {note}" for note in found.get("notes", ())))
     return 0
 
 
-def _configured() -> list[Installed]:
+def _list_configured_servers() -> list[Installed]:
     """The servers of the nearest `.mcp.json`, which belong to no distribution."""
-    return [Installed(name, how, "", "") for name, how in known().items()]
+    return [Installed(name, how, "", "") for name, how in list_configured_servers().items()]
 
 
 def servers_page(servers: list[Installed]) -> Iterator[Block]:

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from defserve.auth.local_token import local_address, with_local_key
 from defserve.cli.parser import CommandParser, token
-from defserve.cli.screen import show, tell
+from defserve.cli.screen import show, show_stderr
 from defserve.cli.screen_blocks import Data, Diff
 from defserve.cli.target import (
     TARGET_HELP,
-    configured,
+    find_configured_server,
     headers_of,
     load,
     load_package,
@@ -24,7 +24,7 @@ from defserve.cli.target import (
     split_command,
 )
 from defserve.client.client import Client
-from defserve.client.known_clients import CLIENTS, SCOPES, Launch, checked_server_name, find_client, server_name_of
+from defserve.client.known_clients import CLIENTS, SCOPES, Launch, check_server_name, find_client, server_name_of
 from defserve.client.targets import connect_url, is_address
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.tooling import client_settings
@@ -63,7 +63,7 @@ def run_install(argv: list[str]) -> int:
     )
     options = parser.parse_args(before)
     if options.name is not None:
-        checked_server_name(options.name)
+        check_server_name(options.name)
     if not (options.target or options.module or command):
         options.target = of_project()
     if sum(map(bool, (options.target, options.module, command))) != 1:
@@ -72,7 +72,7 @@ def run_install(argv: list[str]) -> int:
         name, how = _server(options, command)
     known = find_client(options.client)
     path = known.path(options.scope, Path.cwd())
-    edit = client_settings.put(path, known.format, (known.key, name), known.entry(how))
+    edit = client_settings.set_entry(path, known.format, (known.key, name), known.entry(how))
     report = SettingsReport(name, path, options)
     if not edit.changes:
         return report.show(f"{name} is already in {path}, with the same entry", is_changed=False)
@@ -99,7 +99,7 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]
         own, how = options.name or _name_at(target, headers), _launch_at(target, headers, options)
     elif options.module:
         own, how = _own(load_package(options.module)), client_settings.of_package(options.module, env)
-    elif found := configured(target):
+    elif found := find_configured_server(target):
         raise UsageError(
             f"{target!r} is already in {found.path}, and clients read its entry in different ways",
             fix=f"name what it starts: {_again(found, options.client)}",
@@ -118,12 +118,12 @@ def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> L
     if "authorization" in map(str.lower, headers) or local_address(target) is None:
         return plain
     if find_client(options.client).is_shared(options.scope):
-        tell("the settings of a project are shared, so the local token of the server is not written into them")
+        show_stderr("the settings of a project are shared, so the local token of the server is not written into them")
         return plain
     found = local_address(target, keep=not options.dry_run)
     if found is None:
         return plain
-    tell("the settings hold the local token of the server: this client connects as you")
+    show_stderr("the settings hold the local token of the server: this client connects as you")
     key = "(the local token)" if options.dry_run else found.key
     return Launch(url=found.url, headers={**headers, "Authorization": f"Bearer {key}"})
 

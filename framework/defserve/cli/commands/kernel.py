@@ -12,7 +12,7 @@ from defserve.cli.content import refuse_json, show_checked
 from defserve.cli.exits import OK
 from defserve.cli.kernel_actions import CONFIG_HELP
 from defserve.cli.parser import CommandParser
-from defserve.cli.screen_blocks import counted
+from defserve.cli.screen_blocks import format_count
 from defserve.kernel.control import locate_config
 from defserve.server.command_line import add_serving, serving
 
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         if not options.check:
             raise refuse_json()
-        return show_checked(str(file), lambda: _told(load(file)))
+        return show_checked(str(file), lambda: _summarize_config(load(file)))
     config = load(file)
     if options.check:
         return _check(config)
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
 
 def _check(config: KernelConfig) -> int:
     """Say what is in the file. A variable that is not set is no mistake of the file."""
-    print(f"{config.path} is valid: {counted(len(config.servers), 'server')}")
+    print(f"{config.path} is valid: {format_count(len(config.servers), 'server')}")
     for note in _notes(config):
         print(f"note: {note}")
     for id, names in config.unset().items():
@@ -82,7 +82,7 @@ def _check(config: KernelConfig) -> int:
     return OK
 
 
-def _told(config: KernelConfig) -> dict[str, Any]:
+def _summarize_config(config: KernelConfig) -> dict[str, Any]:
     unset = {id: list(names) for id, names in config.unset().items()}
     return {"servers": [entry.id for entry in config.servers], "notes": _notes(config), "unset": unset}
 
@@ -103,7 +103,7 @@ def _notes(config: KernelConfig) -> list[str]:
 def import_settings(argv: list[str]) -> int:
     """`defserve kernel import`. The file goes to stdout, everything else to stderr."""
     from defserve.client.known_clients import CLIENTS, SCOPES
-    from defserve.kernel.client_import import client_settings, imported
+    from defserve.kernel.client_import import client_settings, convert_settings
 
     parser = CommandParser(
         "defserve kernel import",
@@ -113,7 +113,7 @@ def import_settings(argv: list[str]) -> int:
     parser.add_argument("source", metavar="SOURCE", help=f"a settings file, or a client: {', '.join(CLIENTS)}")
     parser.add_argument("--scope", choices=SCOPES, help="which settings of the client")
     options = parser.parse_args(argv)
-    made = imported(client_settings(options.source, options.scope))
+    made = convert_settings(client_settings(options.source, options.scope))
     print(made.text, end="")
     for name in made.left_out:
         print(f"note: {name!r} was left out; a comment says why", file=sys.stderr)
@@ -124,7 +124,7 @@ def import_settings(argv: list[str]) -> int:
 
 def schema(argv: list[str]) -> int:
     """`defserve kernel schema`."""
-    from defserve.kernel.config.schema import shipped
+    from defserve.kernel.config.schema import read_shipped_schema
 
     parser = CommandParser(
         "defserve kernel schema",
@@ -132,7 +132,7 @@ def schema(argv: list[str]) -> int:
         "  defserve kernel schema > mgp.schema.json       and in mgp.toml: #:schema ./mgp.schema.json\n",
     )
     parser.parse_args(argv)
-    print(shipped(), end="")
+    print(read_shipped_schema(), end="")
     return OK
 
 

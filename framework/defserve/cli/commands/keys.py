@@ -66,7 +66,7 @@ def create(argv: list[str]) -> int:
             "this key could not call any tool, so it is not made",
             fix="add --allow 'ToolInvoke(*)' for every tool, or --no-tools if it is not for tools",
         )
-    with _kept(options.out) as place:
+    with _open_key_output(options.out) as place:
         made = _on(
             options,
             lambda keys: keys.create(
@@ -79,7 +79,7 @@ def create(argv: list[str]) -> int:
             ),
             is_reading=False,
         )
-        shown = {"key": made.token, **_shown(made.key)}
+        shown = {"key": made.token, **_describe_key(made.key)}
         # Exactly these bytes: scripts read the key from here.
         print(json.dumps(shown, indent=2) if options.json else made.token, file=place)
     if options.json:
@@ -99,7 +99,7 @@ def show_keys(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     keys = _on(options, ApiKeys.keys)
     if options.json:
-        show(Data([_shown(key) for key in keys]))
+        show(Data([_describe_key(key) for key in keys]))
     else:
         show(Table(COLUMNS, map(_row, keys), fit=("may",)) if keys else "There are no keys.")
     return 0
@@ -134,7 +134,7 @@ def _row(key: ApiKey) -> tuple[Part, ...]:
     )
 
 
-def _shown(key: ApiKey) -> dict[str, Any]:
+def _describe_key(key: ApiKey) -> dict[str, Any]:
     """Everything except the hash, which is secret too."""
     return {
         "id": key.id,
@@ -150,7 +150,7 @@ def _shown(key: ApiKey) -> dict[str, Any]:
 
 
 @contextmanager
-def _kept(path: str | None) -> Generator[TextIO]:
+def _open_key_output(path: str | None) -> Generator[TextIO]:
     """Where the key is written: stdout, or a new private file that is removed again if no key is made."""
     if path is None:
         yield sys.stdout

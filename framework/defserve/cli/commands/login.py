@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from defserve.auth.oauth import is_loopback
 from defserve.cli.parser import CommandParser
-from defserve.cli.screen import prompt_for, show, tell
+from defserve.cli.screen import prompt_for, show, show_stderr
 from defserve.cli.screen_blocks import Block, Data, Line, Table
-from defserve.cli.target_connection import explained
+from defserve.cli.target_connection import explain_http_errors
 from defserve.client.client import Client
 from defserve.client.signin import authorizer
 from defserve.client.signin.authorizer import StoredSignIn, sign_out
@@ -36,7 +36,7 @@ EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login --list
   defserve login --status https://mcp.example.com/mcp         asks the server whether it still takes the token
 """
-LONGEST_SECRET: Final = 16_384
+MAX_SECRET_LENGTH: Final = 16_384
 BARE: Final = re.compile(r"([\w.-]+)(:\d+)?/")
 """An address without its scheme."""
 
@@ -59,21 +59,21 @@ def run_login(argv: list[str]) -> int:
     url: str | None = options.url
     if options.list or options.status:
         states = asyncio.run(all_states(url, is_asked=options.status))
-        show(Data([state.shown() for state in states]) if options.json else sign_ins_page(states))
+        show(Data([state.to_dict() for state in states]) if options.json else sign_ins_page(states))
         return 0 if url is None or any(state.is_good for state in states) else 1
-    url = _checked(url)
+    url = _require_server_address(url)
     scopes = [scope for given in options.scope for scope in given.split()]
     client, secret, issuer = options.client_id, options.client_secret_file, options.issuer
     how = LoginOptions(scopes, client, secret, not options.no_browser, options.port, issuer)
     name = asyncio.run(sign_in(url, how))
     state = state_of(url)
-    show(*((Data(state.shown()),) if options.json else signed_in_page(name, state)))
+    show(*((Data(state.to_dict()),) if options.json else build_signed_in_page(name, state)))
     if lacking := [scope for scope in scopes if scope not in state.scopes]:
-        tell(f"note: {state.issuer} did not grant {' '.join(lacking)}")
+        show_stderr(f"note: {state.issuer} did not grant {' '.join(lacking)}")
     return 0
 
 
-def _checked(url: str | None) -> str:
+def _require_server_address(url: str | None) -> str:
     """The address of a server. Raises UsageError if it is none."""
     if url is not None and url.partition("://")[0].lower() in (*HTTP_SCHEMES, *WEBSOCKET_SCHEMES):
         return url
@@ -87,12 +87,12 @@ def _checked(url: str | None) -> str:
 
 def _secret(path: str) -> str:
     try:
-        found = Path(path).read_bytes()[: LONGEST_SECRET + 1].decode("utf-8").strip()
+        found = Path(path).read_bytes()[: MAX_SECRET_LENGTH + 1].decode("utf-8").strip()
     except OSError as error:
         raise ArgumentTypeError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         found = ""
-    if not found or len(found) > LONGEST_SECRET or len(found.split()) > 1:
+    if not found or len(found) > MAX_SECRET_LENGTH or len(found.split()) > 1:
         raise ArgumentTypeError(f"{path} does not hold one secret")
     return found
 
@@ -122,7 +122,7 @@ def run_logout(argv: list[str]) -> int:
         problem = asyncio.run(sign_out(url))
         show(f"Signed out of {url}")
         if problem:
-            tell(f"note: {problem}")
+            show_stderr(f"note: {problem}")
     return 0
 
 
@@ -142,7 +142,7 @@ def _urls(given: str | None, *, is_all: bool) -> list[str]:
 # -- Signs in with the person at the terminal: a browser is opened, or addresses are copied by hand.
 
 
-LONGEST_LINE: Final = 16_384
+MAX_LINE_BYTES: Final = 16_384
 
 
 class LoginOptions(NamedTuple):
@@ -162,30 +162,30 @@ async def sign_in(url: str, options: LoginOptions) -> str:
     redirect = Browser(
         opens=open_browser if options.opens_browser else lambda url: False,
         show=lambda there: _show(there, is_opened=options.opens_browser and has_browser()),
-        typed=_typed if is_typed else None,
+        typed=_read_typed_line if is_typed else None,
         port=options.port,
     )
     client = {"client_id": options.client_id, "client_secret": options.client_secret, "issuer": options.issuer}
-    with explained(url):
+    with explain_http_errors(url):
         return await authorizer.sign_in(url, redirect, scopes=options.scopes, **client)
 
 
 def _show(url: str, *, is_opened: bool) -> None:
     said = "Your browser opens to sign in. If it does not, open" if is_opened else "To sign in, open"
-    tell(Line(f"{said} this address:"), Line(f"  {url}"))
+    show_stderr(Line(f"{said} this address:"), Line(f"  {url}"))
 
 
-async def _typed(is_again: bool) -> str:
+async def _read_typed_line(is_again: bool) -> str:
     """A line that the person types. Raises EOFError."""
     told = "That is not the address that belongs to this sign-in. " if is_again else ""
     prompt_for(Line(f"{told}If your browser is on another machine, paste the address that it ends at: "))
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[bytes] = loop.create_future()
 
-    def read() -> None:
+    def read_stdin_line() -> None:
         # Not by sys.stdin: a thread that waits for it would hold its lock when the interpreter ends.
         try:
-            line = os.read(sys.stdin.fileno(), LONGEST_LINE)
+            line = os.read(sys.stdin.fileno(), MAX_LINE_BYTES)
         except (OSError, ValueError):
             line = b""
         try:
@@ -193,7 +193,7 @@ async def _typed(is_again: bool) -> str:
         except RuntimeError:
             return  # the browser came first, and the loop has ended
 
-    Thread(target=read, daemon=True, name="defserve typed").start()
+    Thread(target=read_stdin_line, daemon=True, name="defserve typed").start()
     line = await typed
     if not line:
         raise EOFError
@@ -232,7 +232,7 @@ class SignInState:
         left = self.expires_at - time.time()
         return f"in {left / 3600:.1f} h" if left > 5400 else f"in {max(left, 0) / 60:.0f} min"
 
-    def shown(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For `--json`: no secrets."""
         return {
             "server": self.server,
@@ -249,14 +249,14 @@ async def all_states(url: str | None, *, is_asked: bool) -> list[SignInState]:
     """All sign-ins of this user, or the one to a server. With `is_asked`, the servers are asked too."""
     store = user_store()
     states = [state_of(server, store) for server in ([url] if url is not None else store.servers())]
-    return [await _asked(state) if is_asked and state.is_good else state for state in states]
+    return [await _verify_sign_in(state) if is_asked and state.is_good else state for state in states]
 
 
 def state_of(url: str, store: FileStore | None = None) -> SignInState:
     """The sign-in to a server, as it is kept here."""
     store = store or user_store()
     try:
-        credential = store.read(url)
+        credential = store.load_credential(url)
     except UsageError as error:
         return SignInState(url, problem=error.problem)
     return SignInState(url, problem="not signed in") if credential is None else _state(credential, store.place_of(url))
@@ -271,7 +271,7 @@ def _state(credential: Credential, place: str) -> SignInState:
     return SignInState(server, issuer, tokens.scopes, tokens.expires_at, renews, place, problem)
 
 
-async def _asked(state: SignInState) -> SignInState:
+async def _verify_sign_in(state: SignInState) -> SignInState:
     try:
         async with Client(await connect_url(state.server, auth=StoredSignIn()), timeout=ASK_SECONDS):
             return state_of(state.server)
@@ -293,7 +293,7 @@ def sign_ins_page(states: Sequence[SignInState]) -> Block:
     return Table(("server", "issuer", "scopes", "ends", "kept in"), rows, fit=("scopes", "issuer"))
 
 
-def signed_in_page(name: str, state: SignInState) -> Iterator[Block]:
+def build_signed_in_page(name: str, state: SignInState) -> Iterator[Block]:
     """What a person is told after signing in."""
     yield Line("Signed in to ", (name, "bold"), f" ({state.server})")
     yield Line(f"  issuer   {state.issuer}")

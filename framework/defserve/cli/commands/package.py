@@ -17,7 +17,7 @@ from defserve.cli.content import writing
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser
 from defserve.cli.progress import Working
-from defserve.cli.screen import problem_lines, show, tell
+from defserve.cli.screen import problem_lines, show, show_stderr
 from defserve.cli.screen_blocks import Data, Line
 from defserve.cli.target import split_command
 from defserve.errors import UsageError, did_you_mean
@@ -41,7 +41,7 @@ def run_package(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
     with Working("Building") as work:
-        package, _ = packaged(options, work)
+        package, _ = build_package(options, work)
     if options.json:
         found = {
             "name": package.wheel.name,
@@ -54,7 +54,7 @@ def run_package(argv: list[str]) -> int:
         show(Line((f"{package.wheel.name} {package.wheel.version}", "heading")))
         show(*(Line("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
     if still := placeholders(Path(options.folder).resolve(), questions()):
-        tell(*problem_lines("warning", unedited(still)))
+        show_stderr(*problem_lines("warning", format_placeholder_warning(still)))
     return report(package)
 
 
@@ -72,7 +72,7 @@ def add_package_options(parser: CommandParser) -> None:
     )
 
 
-def packaged(options: Namespace, work: Working) -> tuple[Package, Path]:
+def build_package(options: Namespace, work: Working) -> tuple[Package, Path]:
     """What was built, and where it is. `work` shows how far it is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
@@ -80,7 +80,7 @@ def packaged(options: Namespace, work: Working) -> tuple[Package, Path]:
         return make_package(project, out, options.allow, work.step), out
 
 
-def unedited(found: list[Placeholder]) -> str:
+def format_placeholder_warning(found: list[Placeholder]) -> str:
     """What is still a default of the template, and where."""
     files = dict.fromkeys(name for each in found for name in each.files)
     return f"still the defaults of 'defserve new': {', '.join(map(str, found))}\n  fix: edit {', '.join(files)}"
@@ -89,7 +89,7 @@ def unedited(found: list[Placeholder]) -> str:
 def report(package: Package) -> int:
     """Print the problems to stderr and return the exit code."""
     for problem in package.problems:
-        tell(*problem_lines("problem", problem))
+        show_stderr(*problem_lines("problem", problem))
     return PROBLEMS if package.problems else 0
 
 
@@ -113,14 +113,14 @@ def run_publish(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
     if still := placeholders(Path(options.folder).resolve(), questions()):
-        return complain(unedited(still), 1)
+        return complain(format_placeholder_warning(still), 1)
     with Working("Building") as work:
-        package, out = packaged(options, work)
+        package, out = build_package(options, work)
     if code := report(package):
         return complain("nothing was uploaded\n  fix: solve the problems above, and run it again", code)
     planned = uploads(package, out)
     unsaid: list[Line] = []
-    told: Callable[[Line], object] = unsaid.append if options.json else _say
+    told: Callable[[Line], object] = unsaid.append if options.json else _show_line
     told(Line((f"{package.wheel.name} {package.wheel.version} is ready.", "good")))
     if options.yes:
         check_ready(planned)
@@ -136,11 +136,11 @@ def run_publish(argv: list[str]) -> int:
         steps = [{"about": each.about, "command": each.command, "folder": str(each.folder)} for each in planned]
         show(Data({**done, "uploads": steps}))
     if not options.yes:
-        tell("Nothing was uploaded. Run it again with --yes to upload.")
+        show_stderr("Nothing was uploaded. Run it again with --yes to upload.")
     return 0
 
 
-def _say(line: Line) -> None:
+def _show_line(line: Line) -> None:
     show(line)
     sys.stdout.flush()  # before what the uploading command prints
 
@@ -178,19 +178,21 @@ def run_test(argv: list[str]) -> int:
 
 def project_of(start: Path) -> Path:
     """The folder with the `pyproject.toml` that `start` belongs to, or else its own folder."""
-    place = (start if start.exists() else _configured(os.fspath(start))).resolve()
+    place = (start if start.exists() else _find_configured_folder(os.fspath(start))).resolve()
     folder = place if place.is_dir() else place.parent
     return next((each for each in (folder, *folder.parents) if (each / "pyproject.toml").is_file()), folder)
 
 
-def _configured(name: str) -> Path:
+def _find_configured_folder(name: str) -> Path:
     """The folder in which a server of `.mcp.json` starts."""
-    from defserve.tooling.client_settings import find, known
+    from defserve.tooling.client_settings import find, list_configured_servers
 
     found = find(name)
     if found is None:
-        others = f", or a server in .mcp.json: {', '.join(known())}" if known() else ""
-        fix = did_you_mean(name, known(), f"name a folder or file of the project{others}")
+        others = (
+            f", or a server in .mcp.json: {', '.join(list_configured_servers())}" if list_configured_servers() else ""
+        )
+        fix = did_you_mean(name, list_configured_servers(), f"name a folder or file of the project{others}")
         raise UsageError(f"there is no {name!r}", fix=fix)
     return Path(found.folder)
 

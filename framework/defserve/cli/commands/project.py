@@ -51,16 +51,16 @@ Read = Callable[[], str]
 def run_new(argv: list[str]) -> int:
     asked = questions()
     options = parse(argv, asked)
-    given = answered(options)
+    given = collect_answers(options)
     if not options.yes:
-        given = ask(asked, given) if sys.stdin.isatty() else named(given)
+        given = ask(asked, given) if sys.stdin.isatty() else require_name(given)
     with writing(WRITABLE):
         project = create(given, Path(options.output))
     if options.json:
         files = sorted(map(str, project.files))
         show(Data({"folder": str(project.folder), "files": files, "answers": dict(project.answers)}))
     else:
-        show(*report(project, made_up(project.answers, given)))
+        show(*report(project, find_default_answers(project.answers, given)))
     return 0
 
 
@@ -81,7 +81,7 @@ def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
     return parser.parse_args(argv)
 
 
-def answered(options: Namespace) -> dict[str, str]:
+def collect_answers(options: Namespace) -> dict[str, str]:
     """The answers of the command line."""
     if options.name and options.project_name:
         raise UsageError(
@@ -92,7 +92,7 @@ def answered(options: Namespace) -> dict[str, str]:
     return {question: answer for question, answer in found.items() if answer is not None}
 
 
-def named(given: dict[str, str]) -> dict[str, str]:
+def require_name(given: dict[str, str]) -> dict[str, str]:
     """Without a terminal nobody can be asked, so a name must be given."""
     if "project_name" not in given:
         raise UsageError("no name is given, and there is no terminal to ask for it", fix="defserve new NAME --yes")
@@ -113,9 +113,9 @@ def _ask_one(asked: TemplateQuestions, question: TemplateQuestion, answers: Mapp
     default = asked.complete(answers)[question.name]
     names = list(question.choices)
     for number, about in enumerate(question.choices.values(), 1):
-        _say(f"  {number}. {about}\n")
+        _print_stderr(f"  {number}. {about}\n")
     while True:
-        _say(f"{question.prompt} [{default}] ")
+        _print_stderr(f"{question.prompt} [{default}] ")
         line = read()
         if not line:
             raise UsageError("the questions were not answered", fix="defserve new NAME --yes asks nothing")
@@ -126,12 +126,12 @@ def _ask_one(asked: TemplateQuestions, question: TemplateQuestion, answers: Mapp
             # All answers, because other names are derived from a name.
             asked.complete({**answers, question.name: answer})
         except UsageError as error:
-            _say(f"{error}\n")
+            _print_stderr(f"{error}\n")
         else:
             return answer
 
 
-def made_up(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+def find_default_answers(answers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
     """The personal answers that nobody gave: option and answer."""
     named = {question: option for option, (question, _) in OPTIONS.items() if question in PERSONAL}
     return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
@@ -175,7 +175,7 @@ def _checkout() -> str | None:
     return url2pathname(url.path) if url.scheme == "file" else None
 
 
-def _say(text: str) -> None:
+def _print_stderr(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
 
@@ -216,13 +216,16 @@ def run_add(argv: list[str]) -> int:
     if options.json:
         show(
             Data(
-                [{"path": shown(edit.path), "is_new": not edit.before, "diff": "".join(diff([edit]))} for edit in edits]
+                [
+                    {"path": format_path(edit.path), "is_new": not edit.before, "diff": "".join(diff([edit]))}
+                    for edit in edits
+                ]
             )
         )
     elif options.dry_run:
         show(Diff("".join(diff(edits))))
     else:
-        show(*(Line((f"{'Changed' if edit.before else 'Created'} ", "good"), shown(edit.path)) for edit in edits))
+        show(*(Line((f"{'Changed' if edit.before else 'Created'} ", "good"), format_path(edit.path)) for edit in edits))
         show("", "Next: write what it does, then run `pytest`.")
     return 0
 
@@ -231,11 +234,11 @@ def diff(edits: list[ProjectEdit]) -> Iterator[str]:
     from difflib import unified_diff
 
     for path, before, after in edits:
-        name = shown(path)
+        name = format_path(path)
         yield from unified_diff(before.splitlines(True), after.splitlines(True), name, name)
 
 
-def shown(path: Path) -> str:
+def format_path(path: Path) -> str:
     return os.path.relpath(path)
 
 
@@ -272,7 +275,7 @@ def run_migrate(argv: list[str]) -> int:
     parser.add_argument("--diff", action="store_true", help="print the differences alone")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
-    done = [_migrated(Path(name)) for name in options.files]
+    done = [_migrate_file(Path(name)) for name in options.files]
     if options.write:
         with writing("check its permissions; without --write the changes are shown alone"):
             _write(done)
@@ -287,7 +290,7 @@ def run_migrate(argv: list[str]) -> int:
     return 0
 
 
-def _migrated(path: Path) -> Migrated:
+def _migrate_file(path: Path) -> Migrated:
     try:
         before = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final
 
-from defserve.cli.content import content_page, decoded, resource_block, signature
+from defserve.cli.content import content_page, decode_base64, resource_block, signature
 from defserve.cli.parser import CommandParser
 from defserve.cli.progress import Working
 from defserve.cli.screen import show
@@ -67,11 +67,11 @@ def run_read(argv: list[str]) -> int:
     if len(words) != 1:
         raise UsageError("read needs one URI", fix="defserve read server.py notes://today")
     with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Reading {words[0]}") as work:
-        contents = asyncio.run(read(target, words[0], options, work))
+        contents = asyncio.run(read_resource(target, words[0], options, work))
     if options.json:
         show(Data(contents))
     elif len(contents) == 1 and "blob" in contents[0] and not sys.stdout.isatty():
-        _write_bytes(decoded(contents[0]["blob"]) or b"")
+        _write_bytes(decode_base64(contents[0]["blob"]) or b"")
     else:
         show(*(resource_block(content, options.output) for content in contents))
     return 0
@@ -82,7 +82,7 @@ def _is_server(word: str) -> bool:
     return SERVER_FILE.search(word) is not None or SCHEME.match(word) is None
 
 
-async def read(target: ServerTarget, uri: str, options: Namespace, work: Working) -> list[dict[str, Any]]:
+async def read_resource(target: ServerTarget, uri: str, options: Namespace, work: Working) -> list[dict[str, Any]]:
     """The contents of the resource. Raises UsageError with what the server has instead."""
     async with connect(target, options, work=work) as client:
         try:
@@ -135,12 +135,12 @@ def run_prompt(argv: list[str]) -> int:
         raise UsageError("no prompt is given", fix="defserve prompt server.py NAME key=value ...")
     texts, values = read_arguments(words[1:], None)
     with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Filling in {words[0]}") as work:
-        found = asyncio.run(filled(target, words[0], {**texts, **values}, options, work))
+        found = asyncio.run(fill_prompt(target, words[0], {**texts, **values}, options, work))
     show(*([Data(found)] if options.json else page(found, words[0], options.output)))
     return 0
 
 
-async def filled(
+async def fill_prompt(
     target: ServerTarget, name: str, arguments: dict[str, Any], options: Namespace, work: Working
 ) -> dict[str, Any]:
     """The prompt with its messages. Raises UsageError for one that the server does not have."""

@@ -36,11 +36,13 @@ def run_server(argv: list[str]) -> int:
     if bool(options.target) == bool(options.module):
         raise UsageError("run needs one server", fix="defserve run server.py, or defserve run -m package")
     if options.workers is not None:
-        from defserve.server.workers.running import supervised
+        from defserve.server.workers.running import supervise_unless_worker
 
         # The supervisor loads no server. Its workers run this command again, and do.
         local, as_json = bool(options.local_token), bool(options.log_json)
-        if (code := supervised(options.on, options.workers, local_token=local, log_json=as_json)) is not None:
+        if (
+            code := supervise_unless_worker(options.on, options.workers, local_token=local, log_json=as_json)
+        ) is not None:
             return code
     server = load_package(options.module) if options.module else load(options.target)
     if options.workers is None or _is_first_worker():
@@ -61,12 +63,14 @@ def warn_of_strangers(server: Any, options: Namespace) -> None:
     if options.on.partition(":")[0] not in PORTS or options.local_token or getattr(server, "auth", None) is not None:
         return
     extensions = [found for each in getattr(server, "self_and_mounted", ()) for found in each.extensions]
-    states = [state for found in extensions if found.name == "mcpl" for state in found.declared_states()]
+    states = [state for found in extensions if found.name == "mcpl" for state in found.list_states()]
     if any(state.per != "server" for state in states):
-        from defserve.cli.screen import problem_lines, tell
+        from defserve.cli.screen import problem_lines, show_stderr
 
         told = f"{server.name} keeps state for each caller, and cannot tell callers apart at {options.on}: add"
-        tell(*problem_lines("warning", f"{told} --local-token (on loopback) or Server(auth=…), see docs/state.md"))
+        show_stderr(
+            *problem_lines("warning", f"{told} --local-token (on loopback) or Server(auth=…), see docs/state.md")
+        )
 
 
 # -- `defserve dev`: run a server and reload it when its code changes; clients stay connected.

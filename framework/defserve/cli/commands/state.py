@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from defserve.cli.exits import complain
 from defserve.cli.parser import CommandParser, positive, run_action, seconds
 from defserve.cli.screen import is_drawn, problem_lines, show
-from defserve.cli.screen_blocks import Data, Line, Table, counted
+from defserve.cli.screen_blocks import Data, Line, Table, format_count
 from defserve.errors import Refused, UsageError, did_you_mean
 from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
 from defserve.stores.checkpoints.checkpoint_store import (
@@ -87,7 +87,7 @@ def _act(name: str, argv: list[str]) -> int:
 
 
 async def _run(action: StateAction, options: Namespace) -> int:
-    async with opened_store(options.store, options.server) as opened:
+    async with open_server_store(options.store, options.server) as opened:
         return await action.run(opened, options)
 
 
@@ -102,10 +102,10 @@ def _adopt(argv: list[str]) -> int:
 
     identity = parse_identity(options.server)
     try:
-        count = asyncio.run(adopt_store(existing(options.store), identity, ServerSecret(None).known()))
+        count = asyncio.run(adopt_store(existing(options.store), identity, ServerSecret(None).get_lasting_secret()))
     except (UsageError, Refused) as error:
         return complain(str(error), BROKEN)
-    what = f"{identity.label} has now what 0.1.0 kept in the store: {counted(count, 'space')}"
+    what = f"{identity.label} has now what 0.1.0 kept in the store: {format_count(count, 'space')}"
     show(Data({"server": identity.label, "spaces": count}) if options.json else what)
     return OK
 
@@ -131,11 +131,11 @@ BROKEN: Final = 1
 
 
 async def list_trees(opened: OpenedStore, options: Namespace) -> int:
-    rows = [await _row(opened, key) for key in await opened.chosen(options)]
+    rows = [await _row(opened, key) for key in await opened.select_trees(options)]
     if options.json:
         show(Data(rows))
         return OK
-    names = shown_ids([row["head"] for row in rows if row["head"]], options)
+    names = format_ids([row["head"] for row in rows if row["head"]], options)
     cells = (
         [
             (row["featureSet"], "title"),
@@ -151,7 +151,7 @@ async def list_trees(opened: OpenedStore, options: Namespace) -> int:
     return OK
 
 
-def shown_ids(ids: list[str], options: Namespace) -> dict[str, str]:
+def format_ids(ids: list[str], options: Namespace) -> dict[str, str]:
     """Id → what is shown of it: at a terminal as much as tells it from the others, else all of it, for scripts."""
     return short_ids(ids) if is_drawn(sys.stdout) and not options.long else {id: id for id in ids}
 
@@ -164,12 +164,12 @@ async def show_trees(opened: OpenedStore, options: Namespace) -> int:
     if options.checkpoint is not None:
         return await _show_one(opened, options)
     found: list[dict[str, Any]] = []
-    for key in await opened.chosen(options):
+    for key in await opened.select_trees(options):
         tree, checkpoints = await opened.trees.load(key), await opened.trees.checkpoints(key)
         if not options.json:
-            names = shown_ids([at.id for at in checkpoints], options)
+            names = format_ids([at.id for at in checkpoints], options)
             show(Table(("feature set", "owner"), [key]), *drawing(checkpoints, tree.head, names), "")
-        found.append({**named(key), "head": tree.head, "checkpoints": [at._asdict() for at in checkpoints]})
+        found.append({**describe_tree_key(key), "head": tree.head, "checkpoints": [at._asdict() for at in checkpoints]})
     if options.json:
         show(Data(found))
     return OK
@@ -179,10 +179,10 @@ async def _show_one(opened: OpenedStore, options: Namespace) -> int:
     key, id = await opened.checkpoint(options.checkpoint, options)
     at, content = await opened.trees.get(key, id), await opened.trees.content(key, id)
     if options.json:
-        show(Data({**named(key), **at._asdict(), "content": content}))
+        show(Data({**describe_tree_key(key), **at._asdict(), "content": content}))
         return OK
     head = ("feature set", "owner", "number", "depth", "made", "parent")
-    parent = _id(at.parent, shown_ids([at.parent] if at.parent else [], options))
+    parent = _id(at.parent, format_ids([at.parent] if at.parent else [], options))
     show(Table(head, [(*key, at.number, at.depth, moment(at.time), parent)], fit=("owner",)))
     show("(no content: the server keeps this state itself)" if at.opaque else Data(content))
     return OK
@@ -199,9 +199,9 @@ async def diff(opened: OpenedStore, options: Namespace) -> int:
 
 
 async def export(opened: OpenedStore, options: Namespace) -> int:
-    for key in await opened.chosen(options):
+    for key in await opened.select_trees(options):
         async for checkpoint in opened.trees.export(key):
-            show(Data({**named(key), **checkpoint}, compact=True))
+            show(Data({**describe_tree_key(key), **checkpoint}, compact=True))
     return OK
 
 
@@ -209,14 +209,14 @@ async def prune(opened: OpenedStore, options: Namespace) -> int:
     if options.keep is None and options.ttl is None and options.idle is None:
         raise UsageError("nothing says what to delete", fix="give --keep, --ttl or --idle")
     retention, rows = Retention(options.keep, options.ttl), list[dict[str, Any]]()
-    for key in await opened.chosen(options):
+    for key in await opened.select_trees(options):
         tree = await opened.trees.load(key)
         if await _is_idle(opened, key, tree, options.idle):
-            await opened.trees.forget(key)
-            rows.append({**named(key), "dropped": tree.kept, "kept": 0})
+            await opened.trees.drop_tree(key)
+            rows.append({**describe_tree_key(key), "dropped": tree.kept, "kept": 0})
             continue
         dropped = await opened.trees.prune(key, retention)
-        rows.append({**named(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
+        rows.append({**describe_tree_key(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
     if options.json:
         show(Data(rows))
     else:
@@ -225,7 +225,7 @@ async def prune(opened: OpenedStore, options: Namespace) -> int:
 
 
 async def verify(opened: OpenedStore, options: Namespace) -> int:
-    keys = await opened.chosen(options)
+    keys = await opened.select_trees(options)
     wrong = {"the store": found} if (found := await opened.store.check()) else {}
     for key in keys:
         if found := await opened.trees.verify(key):
@@ -234,7 +234,7 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
     if options.json:
         show(Data({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}))
     elif not wrong:
-        show(Line(("intact:", "good"), f" {counted(len(keys), 'tree')}, {counted(count, 'checkpoint')}"))
+        show(Line(("intact:", "good"), f" {format_count(len(keys), 'tree')}, {format_count(count, 'checkpoint')}"))
     else:
         rows = ((where, line) for where, lines in wrong.items() for line in lines)
         show(Table(("where", "what"), rows, fit=("where", "what")))
@@ -246,7 +246,7 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
 async def _row(opened: OpenedStore, key: TreeKey) -> dict[str, Any]:
     tree = await opened.trees.load(key)
     return {
-        **named(key),
+        **describe_tree_key(key),
         "kept": tree.kept,
         "made": tree.last,
         "time": await _last(opened, key, tree),
@@ -269,7 +269,7 @@ async def _last(opened: OpenedStore, key: TreeKey, tree: CheckpointTree) -> floa
         return None  # damaged; `verify` reports it
 
 
-def named(key: TreeKey) -> dict[str, Any]:
+def describe_tree_key(key: TreeKey) -> dict[str, Any]:
     return {"featureSet": key.feature_set, "owner": key.owner}
 
 
@@ -278,7 +278,7 @@ def named(key: TreeKey) -> dict[str, Any]:
 
 async def rollback(opened: OpenedStore, options: Namespace) -> int:
     """Nothing is deleted: what came after the checkpoint stays, and can be rolled back to."""
-    key, at = await _found(opened, options)
+    key, at = await _find_checkpoint(opened, options)
     before = (await opened.trees.load(key)).head
     await opened.trees.rollback(key, at.id)
     _report(key, at.id, before, options, "is the head again" if before != at.id else "is the head already")
@@ -290,14 +290,14 @@ async def branch(opened: OpenedStore, options: Namespace) -> int:
 
     It is proved if the given one is. Content of a file is not: nobody knows where that comes from.
     """
-    key, at = await _found(opened, options)
-    before, held = (await opened.trees.load(key)).head, await _held(opened, key, at)
-    wanted = held.content() if options.content is None else _read(options.content)
+    key, at = await _find_checkpoint(opened, options)
+    before, held = (await opened.trees.load(key)).head, await _adopt_checkpoint(opened, key, at)
+    wanted = held.content() if options.content is None else _read_json_file(options.content)
     draft = opened.trees.draft(held, wanted)
     if not draft.is_same:
         held = held._replace(verified=False)
     made = (await opened.trees.commit(held, draft, branch=True)).checkpoint
-    _report(key, made.id, before, options, f"is a branch of {shown_ids([at.id], options)[at.id]}, and the head")
+    _report(key, made.id, before, options, f"is a branch of {format_ids([at.id], options)[at.id]}, and the head")
     if not made.proved and not options.json:
         show(*problem_lines("note", "dangerous tools refuse it; if it is known to be good: defserve state trust"))
     return OK
@@ -309,21 +309,23 @@ async def trust(opened: OpenedStore, options: Namespace) -> int:
     Without a checkpoint, that is done for the head of every tree that the options choose.
     """
     if options.checkpoint is not None:
-        chosen = [await _found(opened, options)]
+        chosen = [await _find_checkpoint(opened, options)]
     else:
-        chosen = [(key, at) for key in await opened.chosen(options) if (at := await _head(opened, key)) is not None]
+        chosen = [
+            (key, at) for key in await opened.select_trees(options) if (at := await _head(opened, key)) is not None
+        ]
     rows: list[dict[str, Any]] = []
     for key, at in chosen:
         if at.proved or at.opaque:
             continue
         before = (await opened.trees.load(key)).head
-        held = (await _held(opened, key, at))._replace(verified=True)
+        held = (await _adopt_checkpoint(opened, key, at))._replace(verified=True)
         made = await opened.trees.commit(held, opened.trees.draft(held, held.content()), branch=True)
-        rows.append({**named(key), "head": made.checkpoint.id, "before": before})
+        rows.append({**describe_tree_key(key), "head": made.checkpoint.id, "before": before})
     if options.json:
         show(Data(rows))
         return OK
-    names = shown_ids([row["head"] for row in rows], options)
+    names = format_ids([row["head"] for row in rows], options)
     for row in rows:
         show(Line((names[row["head"]], "name"), f" is trusted, and the head ({row['featureSet']} of {row['owner']})"))
     if not rows:
@@ -336,7 +338,7 @@ async def _head(opened: OpenedStore, key: TreeKey) -> Checkpoint | None:
     return await opened.trees.get(key, head) if head is not None else None
 
 
-async def _held(opened: OpenedStore, key: TreeKey, at: Checkpoint) -> HeldCheckpoint:
+async def _adopt_checkpoint(opened: OpenedStore, key: TreeKey, at: Checkpoint) -> HeldCheckpoint:
     """The checkpoint, to make another one below it. Raises UsageError without the secret of the server."""
     try:
         return await opened.trees.adopt(key, await opened.trees.content(key, at.id), checkpoint=at.id)
@@ -346,7 +348,7 @@ async def _held(opened: OpenedStore, key: TreeKey, at: Checkpoint) -> HeldCheckp
         ) from None
 
 
-async def _found(opened: OpenedStore, options: Namespace) -> tuple[TreeKey, Checkpoint]:
+async def _find_checkpoint(opened: OpenedStore, options: Namespace) -> tuple[TreeKey, Checkpoint]:
     """Raises UsageError for a state that the store does not hold: only its server can change that."""
     key, id = await opened.checkpoint(options.checkpoint, options)
     at = await opened.trees.get(key, id)
@@ -358,7 +360,7 @@ async def _found(opened: OpenedStore, options: Namespace) -> tuple[TreeKey, Chec
     return key, at
 
 
-def _read(path: str) -> Any:
+def _read_json_file(path: str) -> Any:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
@@ -370,9 +372,9 @@ def _read(path: str) -> Any:
 
 def _report(key: TreeKey, head: str, before: str | None, options: Namespace, what: str) -> None:
     if options.json:
-        show(Data({**named(key), "head": head, "before": before}))
+        show(Data({**describe_tree_key(key), "head": head, "before": before}))
         return
-    names = shown_ids([id for id in (head, before) if id], options)
+    names = format_ids([id for id in (head, before) if id], options)
     show(Line((names[head], "name"), f" {what} ({key.feature_set} of {key.owner})"))
     if before is not None and before != head:
         show(Line("  the head before it: ", (names[before], "name")))
@@ -382,7 +384,7 @@ def _report(key: TreeKey, head: str, before: str | None, options: Namespace, wha
 
 
 PREFIX: Final = "chk_"
-SHORTEST: Final = 4
+MIN_ID_LENGTH: Final = 4
 """Characters after `chk_` that name a checkpoint, at least."""
 
 
@@ -393,7 +395,7 @@ class OpenedStore(NamedTuple):
     trees: CheckpointStore
     has_secret: bool
 
-    async def chosen(self, options: Namespace) -> list[TreeKey]:
+    async def select_trees(self, options: Namespace) -> list[TreeKey]:
         """The trees that the options choose. Raises UsageError if they name one that is not there."""
         trees = await self.trees.list_trees()
         found = [key for key in trees if _is_wanted(key, options)]
@@ -406,7 +408,7 @@ class OpenedStore(NamedTuple):
 
         Raises UsageError if there is none, or several.
         """
-        keys = await self.chosen(options)
+        keys = await self.select_trees(options)
         for key in keys:
             try:
                 return key, (await self.trees.get(key, name)).id
@@ -416,7 +418,7 @@ class OpenedStore(NamedTuple):
         found = [
             (key, at.id)
             for key in keys
-            if len(begin) >= len(PREFIX) + SHORTEST
+            if len(begin) >= len(PREFIX) + MIN_ID_LENGTH
             for at in await self.trees.checkpoints(key)
             if at.id.startswith(begin)
         ]
@@ -537,13 +539,13 @@ ACTIONS: Final = {
 
 
 @asynccontextmanager
-async def opened_store(address: str, server: str | None = None) -> AsyncGenerator[OpenedStore]:
+async def open_server_store(address: str, server: str | None = None) -> AsyncGenerator[OpenedStore]:
     """The part of a store that is a server's: of that which is named, or of the only one there."""
     raw = open_store(existing(address))
     try:
         identity = await choose_server(raw, server, is_reading=True)
         store = ServerStore(raw, identity)
-        secret = await find_checkpoint_secret(store, ServerSecret(None).known(), identity)
+        secret = await find_checkpoint_secret(store, ServerSecret(None).get_lasting_secret(), identity)
         # Only verifying and committing need a real secret.
         trees = CheckpointStore(store, secret=secret or bytes(32), old_secret=await find_old_secret(store))
         yield OpenedStore(store, trees, secret is not None)

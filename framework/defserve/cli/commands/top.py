@@ -14,10 +14,10 @@ from collections.abc import Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
-from defserve.cli.kernel_actions import LONGEST_NOTE, duration, note_of
+from defserve.cli.kernel_actions import MAX_NOTE_LENGTH, duration, note_of
 from defserve.cli.parser import CommandParser, positive
 from defserve.cli.screen import console, is_drawn, show
-from defserve.cli.screen_blocks import Block, Data, Line, Part, Table, counted, state
+from defserve.cli.screen_blocks import Block, Data, Line, Part, Table, format_count, state
 from defserve.cli.target_connection import add_connection_options
 from defserve.cli.top_sources import Source, ToolFigures, TopSnapshot, WorkerFigures, source_of
 from defserve.errors import PeerError
@@ -109,8 +109,8 @@ def _head(now: TopSnapshot, rate: float | None) -> Line:
     told = [
         f"up {duration(float(facts['uptime_secs']))}" if "uptime_secs" in facts else "",
         f"{facts['connected']} of {facts['servers']} servers" if "connected" in facts else "",
-        counted(facts["tools"], "tool") if facts.get("tools") is not None else "",
-        counted(facts["sessions"], "session") if "sessions" in facts else "",
+        format_count(facts["tools"], "tool") if facts.get("tools") is not None else "",
+        format_count(facts["sessions"], "session") if "sessions" in facts else "",
         f"{facts['in_flight']} running" if "in_flight" in facts else "",
         f"{facts['memory_bytes'] / 1_048_576:,.0f} MiB" if "memory_bytes" in facts else "",
         f"{rate:,.1f} calls/s" if rate is not None else "",
@@ -181,7 +181,7 @@ def _server_row(row: dict[str, Any], rates: dict[str, float]) -> tuple[Part, ...
         _format_seconds(_in_seconds(row.get("p95_ms"))),
         str(row.get("tools") or 0),
         str(row.get("restarts") or 0),
-        note_of(str(row.get("note") or ""))[:LONGEST_NOTE],
+        note_of(str(row.get("note") or ""))[:MAX_NOTE_LENGTH],
     )
 
 
@@ -212,19 +212,22 @@ async def watch(source: Source, every: float) -> None:
     """Draw until `q`. A server that is gone is looked for again; the screen says so meanwhile."""
     from rich.live import Live
 
-    from defserve.cli.screen_drawing import rendered
+    from defserve.cli.screen_drawing import render_blocks
 
     screen = console(sys.stdout)
     before = await source()  # fails before the screen is taken
     seen: TopSnapshot = before
-    with _keys() as pressed, Live(rendered([], screen.width), console=screen, screen=True, auto_refresh=False) as live:
+    with (
+        _keys() as pressed,
+        Live(render_blocks([], screen.width), console=screen, screen=True, auto_refresh=False) as live,
+    ):
         problem = ""
         while not pressed.is_set():
             blocks: list[Block] = [*page(seen, before if seen is not before else None), ""]
             if problem:
                 blocks.append(Line((problem.partition("\n")[0], "error")))
             blocks.append(Line((f"every {every:g} s, {KEYS}", "faint")))
-            live.update(rendered(blocks, screen.width), refresh=True)
+            live.update(render_blocks(blocks, screen.width), refresh=True)
             try:
                 await asyncio.wait_for(pressed.wait(), every)
             except TimeoutError:
@@ -253,12 +256,12 @@ def _keys() -> Generator[asyncio.Event]:
     keyboard = sys.stdin.fileno()
     was = termios.tcgetattr(keyboard)
 
-    def read() -> None:
+    def read_keys() -> None:
         if not QUIT.isdisjoint(os.read(keyboard, 64).decode(errors="replace")):
             pressed.set()
 
     tty.setcbreak(keyboard)
-    loop.add_reader(keyboard, read)
+    loop.add_reader(keyboard, read_keys)
     try:
         yield pressed
     finally:

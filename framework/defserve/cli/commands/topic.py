@@ -59,9 +59,11 @@ def main(argv: list[str]) -> int:
 async def _follow(url: str, token: str | None, options: Namespace) -> int:
     async with join_topic(url, token=token) as me:
         terminal = TopicTerminal(me, json.dumps if options.json else _as_text)
-        terminal.say(f"you are {me.id}; you may send {', '.join(me.capabilities.patterns) or 'nothing'}")
+        terminal.print_note(f"you are {me.id}; you may send {', '.join(me.capabilities.patterns) or 'nothing'}")
         if me.has_replaced:
-            terminal.say("another process was here with your token; you have its place, and it was told to leave")
+            terminal.print_note(
+                "another process was here with your token; you have its place, and it was told to leave"
+            )
         terminal.who()
         watching = asyncio.create_task(terminal.watch())
         try:
@@ -89,7 +91,7 @@ async def _lines(source: TextIO) -> AsyncIterator[str]:
     """Lines as they are typed. The thread that reads them cannot be stopped, so nothing waits for it."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str]()
 
-    def read() -> None:
+    def read_lines() -> None:
         while True:
             line = source.readline()
             try:
@@ -99,7 +101,7 @@ async def _lines(source: TextIO) -> AsyncIterator[str]:
             if not line:
                 return
 
-    threading.Thread(target=read, daemon=True).start()
+    threading.Thread(target=read_lines, daemon=True).start()
     while line := await lines.get():
         yield line
 
@@ -164,12 +166,12 @@ class TopicTerminal:
             if word == "q":
                 break
             if word not in _VERBS:
-                self.say(COMMANDS if word else "")
+                self.print_note(COMMANDS if word else "")
                 continue
             try:
                 _VERBS[word](self, rest.strip())
             except FAILURES as error:
-                self.say(f"not done: {_reason(error)}")
+                self.print_note(f"not done: {_reason(error)}")
         if self._work:
             await asyncio.wait(self._work)
 
@@ -179,23 +181,23 @@ class TopicTerminal:
         # Another proposal may have come while the person typed, and the one that was meant may be gone.
         if not rest.partition(" ")[0].isdecimal():
             raise UsageError("say which proposal you approve", fix="type y and its number; `p` shows those that wait")
-        proposal, name = self._chosen(rest)
+        proposal, name = self._select_proposal(rest)
         self._work.start(self._fulfil(proposal, name))
 
     def reject(self, rest: str) -> None:
-        proposal, reason = self._chosen(rest)
+        proposal, reason = self._select_proposal(rest)
         self._me.decline(proposal, reason)
-        self.say(f"rejected {self._number(proposal)}")
+        self.print_note(f"rejected {self._number(proposal)}")
 
     def answer(self, rest: str) -> None:
-        proposal, text = self._chosen(rest)
+        proposal, text = self._select_proposal(rest)
         self._me.answer(proposal, {"content": [{"type": "text", "text": text}]})
-        self.say(f"answered {self._number(proposal)}")
+        self.print_note(f"answered {self._number(proposal)}")
 
     def withdraw(self, rest: str) -> None:
-        proposal, _ = self._chosen(rest, of=self._me.id)
+        proposal, _ = self._select_proposal(rest, of=self._me.id)
         self._me.withdraw(proposal)
-        self.say(f"withdrew {self._number(proposal)}")
+        self.print_note(f"withdrew {self._number(proposal)}")
 
     def perform(self, rest: str) -> None:
         name, _, more = rest.partition(" ")
@@ -204,13 +206,13 @@ class TopicTerminal:
             raise UsageError("say whom to ask for which tool", fix='do NAME TOOL {"a": 1}')
         params = {"name": tool, "arguments": _arguments(text)}
         if self._me.may(kind_of(REQUEST, "tools/call", params)):
-            self._work.start(self._tell(tool, self._me.request(name, "tools/call", params)))
+            self._work.start(self._report_outcome(tool, self._me.request(name, "tools/call", params)))
             return
         if name not in self._me.participants:
             raise NotPresent(name, self._me.participants)
         proposal = self._me.propose(name, "tools/call", params)
         self._show_proposal(proposal)
-        self._work.start(self._tell(f"{self._number(proposal)}", self._me.outcome(proposal)))
+        self._work.start(self._report_outcome(f"{self._number(proposal)}", self._me.outcome(proposal)))
 
     def pending(self, rest: str = "") -> None:
         for proposal in self._me.proposals:
@@ -218,7 +220,7 @@ class TopicTerminal:
 
     def who(self, rest: str = "") -> None:
         for name, held in self._me.participants.items():
-            self.say(f"{name} is here: {', '.join(held.patterns)}")
+            self.print_note(f"{name} is here: {', '.join(held.patterns)}")
 
     def chat(self, rest: str) -> None:
         self._me.chat(rest)
@@ -231,7 +233,7 @@ class TopicTerminal:
     def _present(self) -> set[str]:
         return {self._me.id, *self._me.participants}
 
-    def say(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Print a note of our own: it is not something that happened in the topic."""
         if text:
             self._print({"event": "note", "text": text})
@@ -243,19 +245,19 @@ class TopicTerminal:
             found = await self._me.candidates(proposal)
             if len(found) != 1:
                 who = f"these can do it: {', '.join(found)}" if found else "nobody here can do it"
-                self.say(f"not done {number}: it names nobody to do it, and {who}; type y {number} NAME")
+                self.print_note(f"not done {number}: it names nobody to do it, and {who}; type y {number} NAME")
                 return
             target = found[0]
-            self.say(f"{target} does {number}")
-        await self._tell(f"{number}", self._me.fulfil(proposal, to=target))
+            self.print_note(f"{target} does {number}")
+        await self._report_outcome(f"{number}", self._me.fulfil(proposal, to=target))
 
-    async def _tell(self, what: str, work: Awaitable[Any]) -> None:
+    async def _report_outcome(self, what: str, work: Awaitable[Any]) -> None:
         try:
-            self.say(f"done {what}: {short(await work)}")
+            self.print_note(f"done {what}: {short(await work)}")
         except FAILURES as error:
-            self.say(f"not done {what}: {_reason(error)}")
+            self.print_note(f"not done {what}: {_reason(error)}")
 
-    def _chosen(self, rest: str, of: str | None = None) -> tuple[Proposal, str]:
+    def _select_proposal(self, rest: str, of: str | None = None) -> tuple[Proposal, str]:
         """The proposal that a command is about, and the rest of the line. `of` counts only those of one proposer."""
         first, _, more = rest.partition(" ")
         found = [proposal for proposal in self._me.proposals if of in (None, proposal.proposer)]
@@ -311,7 +313,7 @@ def _arguments(text: str) -> dict[str, Any]:
 # -- What happens in a topic, as lines for a person or as JSON.
 
 
-LONGEST: Final = 300
+MAX_TEXT_LENGTH: Final = 300
 
 EVENTS: Final[dict[type, str]] = {
     Welcome: "welcome",
@@ -384,10 +386,10 @@ def facts(heard: Heard) -> dict[str, Any]:
 
 
 def _because(reason: str) -> str:
-    return f": {reason[:LONGEST]}" if reason else ""
+    return f": {reason[:MAX_TEXT_LENGTH]}" if reason else ""
 
 
 def short(value: Any) -> str:
     """A value as JSON, cut after LONGEST characters."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]}…"

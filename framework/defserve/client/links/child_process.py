@@ -25,8 +25,8 @@ from defserve.core.line_framing import Lines
 from defserve.errors import PeerGone
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-LONGEST_MESSAGE = 64 * 1024 * 1024
-MOST_READY: Final = 1024 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_READY_BYTES: Final = 1024 * 1024
 """Bytes of messages that wait to be received. Then the child has to wait."""
 ECHO_SECONDS = 0.2
 """How long what a process wrote may come after its exit. A grandchild may hold its pipes open for ever."""
@@ -90,7 +90,7 @@ class Child(asyncio.SubprocessProtocol):
         self.stderr = StderrLines(options.on_stderr, self._pause_stderr)
         self.stderr_ended: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
-        self._lines = MessageLines(LONGEST_MESSAGE)
+        self._lines = MessageLines(MAX_MESSAGE_BYTES)
         self._uncut: deque[bytes] = deque()
         self._ready: deque[bytes] = deque()
         self._ready_size = 0
@@ -170,7 +170,7 @@ class Child(asyncio.SubprocessProtocol):
         stdin.write(data)
         return self._writable is None and not stdin.is_closing()
 
-    async def written(self) -> None:
+    async def drain_input(self) -> None:
         """Wait until the child has read what was written. Raises ConnectionError if it has closed its input."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
@@ -186,7 +186,7 @@ class Child(asyncio.SubprocessProtocol):
             await self._waiter
         line = self._ready.popleft()
         self._ready_size -= len(line)
-        if self._is_paused and self._ready_size <= MOST_READY:
+        if self._is_paused and self._ready_size <= MAX_READY_BYTES:
             self._pause(False)
         return line
 
@@ -246,7 +246,7 @@ class Child(asyncio.SubprocessProtocol):
             if self._is_dropped:
                 return
             if self.take is None:
-                self._keep(self._lines.feed(data))
+                self._queue_lines(self._lines.feed(data))
             elif self._next_turn is None and (line := self._lines.only(data)) is not None:
                 self.take(line)
             else:
@@ -297,11 +297,11 @@ class Child(asyncio.SubprocessProtocol):
     def _stdout(self) -> asyncio.ReadTransport:
         return self._output or cast("asyncio.ReadTransport", self._running.get_pipe_transport(STDOUT))
 
-    def _keep(self, lines: Sequence[bytes | None]) -> None:
+    def _queue_lines(self, lines: Sequence[bytes | None]) -> None:
         """Nobody has said yet where messages go to, so they wait to be received."""
         self._ready.extend(found := [line for line in lines if line is not None])
         self._ready_size += sum(map(len, found))
-        if self._ready_size > MOST_READY:
+        if self._ready_size > MAX_READY_BYTES:
             self._pause(True)
         self._wake()
 
@@ -356,7 +356,7 @@ class Child(asyncio.SubprocessProtocol):
             return
         self.ended_output = True
         if self.take is None:
-            self._keep([self._lines.finish()])
+            self._queue_lines([self._lines.finish()])
         else:
             # The line feed that is missing.
             self._uncut.append(b"\n")
@@ -416,7 +416,7 @@ class MessageLines(Lines):
 
     __slots__ = ("_head", "_tail")
 
-    def _keep(self, data: bytes, whole: list[bytes | None]) -> None:
+    def _buffer_rest(self, data: bytes, whole: list[bytes | None]) -> None:
         if self._skipping:
             self._tail = (self._tail + data)[-KEPT_TAIL:]
             return
@@ -451,7 +451,7 @@ class MessageLines(Lines):
 
 MAX_STDERR_LINE: Final = 65_536
 LAST_WORDS: Final = 20
-LONGEST_LAST_WORD: Final = 500
+MAX_LAST_LINE_LENGTH: Final = 500
 PORTION: Final = 20
 PORTION_SECONDS: Final = 0.02
 """So 1,000 lines a second are told. Hiding secrets in one takes about 10 µs."""
@@ -479,7 +479,7 @@ class StderrLines:
     @property
     def last_words(self) -> list[str]:
         """The last lines, each cut to a usual length."""
-        return [_decode_line(line)[:LONGEST_LAST_WORD] for line in self._last]
+        return [_decode_line(line)[:MAX_LAST_LINE_LENGTH] for line in self._last]
 
     def feed(self, data: bytes) -> None:
         if (count := data.count(b"\n")) > MAX_STDERR_LINES:
@@ -487,20 +487,20 @@ class StderrLines:
             kept = len(data) - len(data.rsplit(b"\n", MAX_STDERR_LINES)[0]) - 1
             data, self._lines = data[-kept:] if kept else b"", Lines(MAX_STDERR_LINE)
             self._left_out += count - MAX_STDERR_LINES + 1
-        self._take(self._lines.feed(data))
+        self._add_lines(self._lines.feed(data))
         if self._timer is None:
-            self._tell()
+            self._flush_lines()
 
     def finish(self) -> None:
         """Nothing more comes. What waits is told at once."""
-        self._take([self._lines.finish()])
+        self._add_lines([self._lines.finish()])
         self._room = len(self._waiting)
-        self._tell()
+        self._flush_lines()
         if self._timer is not None:
             self._timer.cancel()
         self._told = None
 
-    def _take(self, lines: Sequence[bytes | None]) -> None:
+    def _add_lines(self, lines: Sequence[bytes | None]) -> None:
         found = [line for line in lines if line]
         self._last.extend(found[-LAST_WORDS:])
         if self._told is None:
@@ -513,24 +513,24 @@ class StderrLines:
                 self._left_out += 1
             self._pause(True)
 
-    def _tell(self) -> None:
+    def _flush_lines(self) -> None:
         if self._left_out and self._room:
-            self._say(f"… {self._left_out:,} lines were left out: it writes too many at once")
+            self._emit_line(f"… {self._left_out:,} lines were left out: it writes too many at once")
             self._left_out = 0
         while self._waiting and self._room:
             self._room -= 1
             line = self._waiting.popleft()
             self._size -= len(line)
-            self._say(_decode_line(line))
+            self._emit_line(_decode_line(line))
         if self._timer is None and self._room < PORTION:
             self._timer = asyncio.get_running_loop().call_later(PORTION_SECONDS, self._next_portion)
 
     def _next_portion(self) -> None:
         self._timer, self._room = None, PORTION
         self._pause(False)
-        self._tell()
+        self._flush_lines()
 
-    def _say(self, text: str) -> None:
+    def _emit_line(self, text: str) -> None:
         assert self._told is not None
         try:
             self._told(text)

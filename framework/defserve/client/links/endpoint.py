@@ -25,10 +25,10 @@ ACCEPT: Final = {"accept": f"{JSON}, {EVENTS}"}
 ACCEPT_AND_SEND: Final = {**ACCEPT, "content-type": JSON}
 REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
-LONGEST_MESSAGE = 64 * 1024 * 1024
-LONGEST_REFUSAL = 64 * 1024
-LONGEST_QUOTE = 200
-MOST_REDIRECTS = 3
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_REFUSAL_BYTES = 64 * 1024
+MAX_QUOTE_LENGTH = 200
+MAX_REDIRECTS = 3
 
 
 class HttpExchange(NamedTuple):
@@ -83,7 +83,7 @@ class Endpoint:
         Raises Broken if the connection fails, PeerError for a redirect that is not followed.
         """
         whole = {**(ACCEPT_AND_SEND if content else ACCEPT), **headers}
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             response = await self._http.send(method, self._address.target, whole, content, repeatable=repeatable)
             if self.watcher is not None:
                 self.watcher(HttpExchange(method, str(self), {**self._given, **whole}, content, response))
@@ -99,7 +99,7 @@ class Endpoint:
         try:
             there = self._address.join(location)
         except ValueError:
-            raise PeerError(f"{self} redirects to {location[:LONGEST_QUOTE]!r}, which is not an address") from None
+            raise PeerError(f"{self} redirects to {location[:MAX_QUOTE_LENGTH]!r}, which is not an address") from None
         if there.origin != self._address.origin or response.status not in (307, 308):
             raise PeerError(f"{self} redirects to {there}; if that is the server, use that address")
         self._address = there
@@ -112,7 +112,7 @@ class Endpoint:
         status = response.status
         if status < 400:
             return None
-        body = (await response.start(LONGEST_REFUSAL))[:LONGEST_REFUSAL]
+        body = (await response.start(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
             return Challenged(self, status, challenge)
@@ -121,7 +121,7 @@ class Endpoint:
         if error and (reply.get("id") is not None or error.get("code") != INVALID_REQUEST):
             return peer_error(error)
         # Such an error without an id was made before the message was read: it is about HTTP.
-        words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:LONGEST_QUOTE]
+        words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:MAX_QUOTE_LENGTH]
         text = f"{self} answered HTTP {status} {response.reason}".rstrip()
         data = {**object_of(error.get("data")), "status": status}
         return HttpRefusal(f"{text}: {words}" if words else text, data=data)
@@ -133,7 +133,7 @@ class Endpoint:
         await self._http.aclose()
 
 
-def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+def add_bearer_token(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
     """The headers with a bearer token, if there is one."""
     return {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
 
@@ -144,9 +144,9 @@ def media_type(response: HttpResponse) -> str:
 
 async def body_of(response: HttpResponse) -> bytes:
     """The whole body. Raises PeerError if it is too long for a message."""
-    body = await response.start(LONGEST_MESSAGE)
-    if len(body) > LONGEST_MESSAGE:
-        raise PeerError(f"the server sent an answer of more than {LONGEST_MESSAGE} bytes")
+    body = await response.start(MAX_MESSAGE_BYTES)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise PeerError(f"the server sent an answer of more than {MAX_MESSAGE_BYTES} bytes")
     return body
 
 
@@ -181,11 +181,11 @@ class AuthorizedEndpoint(Endpoint):
             shown = await self._authorizer.headers(method, self._address.url)
             response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable)
             if response.status not in REFUSED_STATUSES:
-                self._authorizer.taken(response.headers)
+                self._authorizer.on_request_accepted(response.headers)
                 return response
             sent = shown.get(AUTHORIZATION, "")
             refusal = HttpChallenge(response.status, response.headers, sent, self._http.peers)
-            if not left or not await self._authorizer.refused(refusal):
+            if not left or not await self._authorizer.handle_challenge(refusal):
                 return response
             await response.aclose()
         raise AssertionError("unreachable")
@@ -208,7 +208,7 @@ def endpoint_at(
     authorizer: Authorizer | None,
 ) -> Endpoint:
     """The endpoint at an address, with a fixed token, with an authorizer, or with neither."""
-    whole = authorized(headers, token)
+    whole = add_bearer_token(headers, token)
     if authorizer is None:
         return Endpoint(url, whole, resolve)
     return AuthorizedEndpoint(url, whole, resolve, authorizer)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
 from defserve.client.link import Authorizer, Hear, Resolve, Turns, pieces
-from defserve.client.links.endpoint import EVENTS, LONGEST_MESSAGE, Endpoint, HttpResponse, endpoint_at, media_type
+from defserve.client.links.endpoint import EVENTS, MAX_MESSAGE_BYTES, Endpoint, HttpResponse, endpoint_at, media_type
 from defserve.client.links.http_connection import Broken
 from defserve.client.unread_items import ByteQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
@@ -23,11 +23,11 @@ from defserve.serve.address import HttpRefusal, NotRenewed
 
 LAST_EVENT: Final = "Last-Event-ID"
 
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 LINGER_SECONDS = 1.0
 RETRY_SECONDS = 1.0
-SHORTEST_RETRY, LONGEST_RETRY = 0.01, 60.0
-MOST_DOUBLINGS: Final = 13
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.01, 60.0
+MAX_DOUBLINGS: Final = 13
 """They lead from the shortest wait to the longest."""
 PASSING: Final = frozenset((408, 409, 425, 429))
 """Refusals that pass, as those from 500 on do. 409: the server has not yet noticed that the last stream broke."""
@@ -60,7 +60,7 @@ class EventStreams:
         once is asked for until the server refuses it, because nobody else would notice that messages no longer come.
         """
         failures, tries, was_open, wanted = 0, 0, False, 0.0
-        while failures < MOST_FAILURES or (was_open and request is None):
+        while failures < MAX_FAILURES or (was_open and request is None):
             if tries or request is not None:
                 await asyncio.sleep(_pause(stream.retry, failures, wanted))
             tries, wanted = tries + 1, 0.0
@@ -85,7 +85,7 @@ class EventStreams:
             if status == 200 and media_type(response) == EVENTS:
                 failures, was_open = 0, True
                 how.opened()
-                if (reply := await self.read(response, stream, request, hear)) is not None:
+                if (reply := await self.read_events(response, stream, request, hear)) is not None:
                     return reply
                 continue
             await response.aclose()
@@ -103,7 +103,7 @@ class EventStreams:
         else:
             log.debug("%s has no such stream: HTTP %s", self._endpoint, status)
 
-    async def read(
+    async def read_events(
         self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear
     ) -> Reply | None:
         """Hand on the events of a stream until `request` is answered, or the stream ends or breaks. Closes it."""
@@ -154,8 +154,8 @@ class EventStreams:
 
 def _pause(retry: float | None, failures: int, wanted: float) -> float:
     """Seconds before the next GET: the stream's `retry`, doubled with every failure, and no less than is `wanted`."""
-    first = RETRY_SECONDS if retry is None else max(retry, SHORTEST_RETRY)
-    return min(max(first * 2 ** min(failures, MOST_DOUBLINGS), wanted), LONGEST_RETRY)
+    first = RETRY_SECONDS if retry is None else max(retry, MIN_RETRY_SECONDS)
+    return min(max(first * 2 ** min(failures, MAX_DOUBLINGS), wanted), MAX_RETRY_SECONDS)
 
 
 def _retry_after(response: HttpResponse) -> float:
@@ -179,7 +179,7 @@ SESSION_WORDS: Final = re.compile(
     r"|\bserver not initialized\b",
     re.IGNORECASE | re.DOTALL,
 )
-LONGEST_SEARCHED: Final = 1000
+MAX_SEARCHED_LENGTH: Final = 1000
 
 
 def refuses_session(status: int, refusal: PeerError, words: str) -> bool:
@@ -196,7 +196,7 @@ def answers_without_session(error: Mapping[str, Any]) -> bool:
 
 
 def _names_session(words: str) -> bool:
-    return SESSION_WORDS.search(words[:LONGEST_SEARCHED]) is not None
+    return SESSION_WORDS.search(words[:MAX_SEARCHED_LENGTH]) is not None
 
 
 # -- Parses a stream of server-sent events (WHATWG HTML §9.2.6), chunk by chunk. No I/O.
@@ -299,7 +299,7 @@ class SseParser:
 # The address of such a server usually ends with `/sse`. Its stream begins with an `endpoint` event: where to POST.
 
 
-MOST_WAITING: Final = 256
+MAX_WAITING_MESSAGES: Final = 256
 OPEN_SECONDS = 10.0
 TELL_SECONDS = 30.0
 
@@ -310,9 +310,9 @@ class LegacySseLink:
     def __init__(self, url: str, at: Callable[[str], Endpoint]) -> None:
         self._url, self._at = url, at
         self._stream = at(url)
-        self._inbox: ByteQueue[bytes | PeerGone | None] = ByteQueue(MOST_WAITING)
+        self._inbox: ByteQueue[bytes | PeerGone | None] = ByteQueue(MAX_WAITING_MESSAGES)
         self._posts: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
-        self._reader = asyncio.create_task(self._read(), name="defserve.client events")
+        self._reader = asyncio.create_task(self._read_events(), name="defserve.client events")
 
     @classmethod
     async def connect(
@@ -371,7 +371,7 @@ class LegacySseLink:
         if self._posts.done() and not self._posts.cancelled() and self._posts.exception() is None:
             await self._posts.result().aclose()
 
-    async def _read(self) -> None:
+    async def _read_events(self) -> None:
         try:
             response = await self._stream.send("GET", {"accept": EVENTS}, repeatable=True)
             try:
@@ -379,7 +379,7 @@ class LegacySseLink:
                     raise refusal
                 if media_type(response) != EVENTS:
                     raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status})
-                parser, turns = SseParser(LONGEST_MESSAGE), Turns()
+                parser, turns = SseParser(MAX_MESSAGE_BYTES), Turns()
                 async for part in response.parts():
                     for piece in pieces(part):
                         began = monotonic()

@@ -22,7 +22,7 @@ from defserve.client.link import Authorizer, Hear, Lost, Resolve, SessionLost
 from defserve.client.links.endpoint import (
     EVENTS,
     JSON,
-    LONGEST_MESSAGE,
+    MAX_MESSAGE_BYTES,
     HttpExchange,
     HttpResponse,
     body_of,
@@ -63,8 +63,8 @@ REPEATABLE: Final = frozenset(
     )
 )
 
-MOST_REQUESTS = 100
-MOST_WAITING = 256
+MAX_REQUESTS = 100
+MAX_WAITING_MESSAGES = 256
 TELL_SECONDS = 30.0
 
 # A server may open the stream only when it has something to say.
@@ -106,8 +106,8 @@ class HttpLink:
         self._version: str | None = None
         self._stateless: str | None = None
         self._tool_headers = ToolHeaders()
-        self._inbox: ByteQueue[bytes | Lost | PeerGone | None] = ByteQueue(MOST_WAITING)
-        self._room = asyncio.Semaphore(MOST_REQUESTS)
+        self._inbox: ByteQueue[bytes | Lost | PeerGone | None] = ByteQueue(MAX_WAITING_MESSAGES)
+        self._room = asyncio.Semaphore(MAX_REQUESTS)
         self._asking: dict[Id, asyncio.Task[None]] = {}
         self._listening: asyncio.Task[None] | None = None
         self._listened = asyncio.Event()
@@ -147,12 +147,12 @@ class HttpLink:
         said = message_of(from_json(message))
         if isinstance(said, Request):
             task = self._asking[said.id] = self._tasks.start(self._ask(said, message), f"defserve.client {said.method}")
-            task.add_done_callback(lambda done: self._asked(said.id, done))
+            task.add_done_callback(lambda done: self._on_request_done(said.id, done))
         elif isinstance(said, Notification) and said.method == "notifications/cancelled":
             await self._cancel(said, message)
         else:
             # Awaited: later messages must not overtake a notification.
-            await self._tell(said, message)
+            await self._post_message(said, message)
 
     async def receive(self) -> bytes | Lost | None:
         """The next message, or a lost request; None once this link is closed.
@@ -218,7 +218,7 @@ class HttpLink:
 
     async def _exchange(self, request: Request, data: bytes, version: str | None, hear: Hear) -> Reply | None:
         """Send a request and hand on all that comes back. Its answer, if it came."""
-        stream = SseParser(LONGEST_MESSAGE)
+        stream = SseParser(MAX_MESSAGE_BYTES)
         try:
             reply = await self._post(request, data, version, stream, hear)
         except PeerError as refused:
@@ -247,14 +247,14 @@ class HttpLink:
             if kind == JSON:
                 return await self._hear(await body_of(response), request, hear)
             if kind == EVENTS:
-                return await self._streams.read(response, stream, request, hear)
+                return await self._streams.read_events(response, stream, request, hear)
             what = f"HTTP {response.status} and {kind or 'nothing'}"
             raise PeerError(f"the server answered {request.method} with {what}, neither JSON nor an event stream")
         finally:
             if kind != EVENTS:
                 await response.aclose()
 
-    async def _tell(self, said: Message, data: bytes) -> None:
+    async def _post_message(self, said: Message, data: bytes) -> None:
         headers = self._session_headers()
         if self._version is None and self._stateless and isinstance(said, Notification):
             headers = {VERSION: self._stateless, METHOD: said.method}
@@ -281,7 +281,7 @@ class HttpLink:
         task = self._asking.get(said.params.get("requestId", ""))
         try:
             if self._version is not None:
-                await self._tell(said, data)
+                await self._post_message(said, data)
         finally:
             # In the stateless era closing the stream is the cancellation. In a session nothing more comes on it.
             if task is not None:
@@ -297,7 +297,7 @@ class HttpLink:
     async def _fetch(self, request: Request) -> Reply:
         """The answer to a stateless request that the link itself makes."""
         content = encode({"jsonrpc": "2.0", "id": request.id, "method": request.method, "params": request.params})
-        reply = await self._post(request, content, version_of(request), SseParser(LONGEST_MESSAGE), self._overhear)
+        reply = await self._post(request, content, version_of(request), SseParser(MAX_MESSAGE_BYTES), self._overhear)
         if reply is None:
             raise PeerGone(f"the stream of {request.method} ended before its answer")
         return reply
@@ -305,7 +305,7 @@ class HttpLink:
     async def _listen(self) -> None:
         """Read the messages that are not responses. Many servers have no such stream."""
         try:
-            await self._poll(SseParser(LONGEST_MESSAGE), None, self._overhear)
+            await self._poll(SseParser(MAX_MESSAGE_BYTES), None, self._overhear)
         except PeerError as error:
             log.warning("no longer listening to %s: %s", self._endpoint, error)
         finally:
@@ -318,7 +318,7 @@ class HttpLink:
     def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Coroutine[Any, Any, Reply | None]:
         session = self._session
 
-        def opened() -> None:
+        def on_stream_opened() -> None:
             if request is None:
                 self._listened.set()
 
@@ -326,7 +326,7 @@ class HttpLink:
             if session and self.on_session_lost is not None:
                 self.on_session_lost()
 
-        return self._streams.poll(stream, request, hear, Polling(self._session_headers, opened, lost))
+        return self._streams.poll(stream, request, hear, Polling(self._session_headers, on_stream_opened, lost))
 
     async def _hear(self, data: bytes, request: Request | None, hear: Hear) -> Reply | None:
         """Hand on what is not the answer to `request`, and give back the answer."""
@@ -344,7 +344,7 @@ class HttpLink:
             self._version = version if isinstance(version, str) else None
         elif (lost := self.on_session_lost) and self._session and answers_without_session(answer.error or {}):
             lost()
-        return self._tool_headers.read(request, answer)
+        return self._tool_headers.learn_from_reply(request, answer)
 
     async def _check(self, response: HttpResponse, *, of_session: bool) -> None:
         """Raises PeerError for a refusal, SessionLost if it means that the session is over."""
@@ -377,7 +377,7 @@ class HttpLink:
         headers = {SESSION: self._session, VERSION: self._version}
         return {name: value for name, value in headers.items() if value is not None}
 
-    def _asked(self, id: Id, task: asyncio.Task[None]) -> None:
+    def _on_request_done(self, id: Id, task: asyncio.Task[None]) -> None:
         if self._asking.get(id) is task:
             del self._asking[id]
 
@@ -393,8 +393,8 @@ def _answer_to(request: Request, said: Message | list[Message]) -> Reply | None:
 # -- Which arguments of which tools a call repeats in HTTP headers, learned from the tool lists that the server sends.
 
 
-MOST_TOOLS: Final = 10_000
-MOST_PAGES: Final = 100
+MAX_TOOLS: Final = 10_000
+MAX_PAGES: Final = 100
 NO_MIRRORS: Final[Mirrors] = {}
 
 
@@ -404,7 +404,7 @@ class ToolHeaders:
     __slots__ = ("_mirrors",)
 
     def __init__(self) -> None:
-        self._mirrors: BoundedTable[Mirrors] = BoundedTable(MOST_TOOLS)
+        self._mirrors: BoundedTable[Mirrors] = BoundedTable(MAX_TOOLS)
 
     def mirrors(self, request: Request) -> Mirrors:
         """What a request must repeat in headers, as far as it is known."""
@@ -412,7 +412,7 @@ class ToolHeaders:
             return NO_MIRRORS
         return self._mirrors.get(str(request.params.get("name"))) or NO_MIRRORS
 
-    def read(self, request: Request, reply: Reply) -> Reply:
+    def learn_from_reply(self, request: Request, reply: Reply) -> Reply:
         """Learn from the answer to a stateless `tools/list`. Gives back the answer.
 
         The specification says to leave out a tool that asks for a forbidden header.
@@ -449,7 +449,7 @@ class ToolPages:
         self._more = True
 
     def __iter__(self) -> Iterator[Request]:
-        for number in range(MOST_PAGES):
+        for number in range(MAX_PAGES):
             if not self._more:
                 return
             self._more = False

@@ -40,7 +40,7 @@ CONNECT_SECONDS = 10.0
 
 # Common servers close an idle connection after five seconds. It must not close just as it is used again.
 IDLE_SECONDS = 4.0
-MOST_IDLE: Final = 20
+MAX_IDLE_CONNECTIONS: Final = 20
 END: Final = b"\r\n"
 
 
@@ -89,13 +89,13 @@ class HttpClient:
         """
         head = self._head(method, target, headers, content)
         try:
-            response = await (self._kept() or await self._connect()).send(head, content)
+            response = await (self._pop_idle_connection() or await self._connect()).send(head, content)
         except Unanswered:
             if not repeatable:
                 raise
             response = await (await self._connect()).send(head, content)
         if (cookies := response.headers.get("set-cookie")) is not None:
-            self._cookies.take(cookies)
+            self._cookies.store_cookies(cookies)
         return response
 
     async def aclose(self) -> None:
@@ -121,7 +121,7 @@ class HttpClient:
             return self._last_head + END
         return b"%scontent-length: %d\r\n\r\n" % (self._last_head, len(content or b""))
 
-    def _kept(self) -> Connection | None:
+    def _pop_idle_connection(self) -> Connection | None:
         """An idle connection, the one that was used last. Those that nobody used for a while are closed."""
         idle = self._idle
         while idle:
@@ -180,7 +180,7 @@ class HttpClient:
         raise failed or OSError(f"{host} has no address")
 
     def _is_idle(self, connection: Connection) -> None:
-        if self._closed or len(self._idle) >= MOST_IDLE:
+        if self._closed or len(self._idle) >= MAX_IDLE_CONNECTIONS:
             connection.abort()
             return
         connection.idle_since = asyncio.get_running_loop().time()
@@ -253,8 +253,8 @@ class Address:
 # -- The cookies of one server. Load balancers use them to find the same worker again.
 
 
-MOST_COOKIES: Final = 20
-LONGEST_COOKIE: Final = 4096
+MAX_COOKIES: Final = 20
+MAX_COOKIE_LENGTH: Final = 4096
 
 COOKIE_PAIR: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+=[\x21-\x3a\x3c-\x7e]*")
 COOKIE_ENDED: Final = re.compile(r";\s*max-age=(?:0|-\d+)\s*(?:;|$)", re.IGNORECASE)
@@ -270,16 +270,16 @@ class Cookies:
         self.header = ""
         """The `Cookie` header; empty if there are none."""
 
-    def take(self, lines: str) -> None:
+    def store_cookies(self, lines: str) -> None:
         """Read what a response says in `Set-Cookie`, one cookie a line."""
         for line in lines.split("\n"):
             pair = line.partition(";")[0].strip()
-            if len(pair) > LONGEST_COOKIE or COOKIE_PAIR.fullmatch(pair) is None:
+            if len(pair) > MAX_COOKIE_LENGTH or COOKIE_PAIR.fullmatch(pair) is None:
                 continue
             name = pair.partition("=")[0]
             if COOKIE_ENDED.search(line):
                 self._kept.pop(name, None)
-            elif name in self._kept or len(self._kept) < MOST_COOKIES:
+            elif name in self._kept or len(self._kept) < MAX_COOKIES:
                 self._kept[name] = pair
         self.header = "; ".join(self._kept.values())
 
@@ -307,7 +307,7 @@ class ProxiedClient:
         self._http: httpx2.AsyncClient = httpx.AsyncClient(
             headers=headers,
             limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=MOST_IDLE, keepalive_expiry=IDLE_SECONDS
+                max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS, keepalive_expiry=IDLE_SECONDS
             ),
             timeout=httpx.Timeout(CONNECT_SECONDS, read=None, write=WRITE_SECONDS),
         )

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Final, cast
 
 WRITE_SECONDS = 30.0
-MOST_UNREAD: Final = 256 * 1024
+MAX_UNREAD_BYTES: Final = 256 * 1024
 """Bytes of a body that wait for their reader. Then the server has to wait."""
 
 
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
             # One write: two would be two packets.
             transport.write(head + content if content else head)
             if self._clogged:
-                await self._unclogged(transport, response)
+                await self._drain_request(transport, response)
             while response.head is None:
                 await response.more()
         except BaseException:
@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
             raise
         return response
 
-    async def _unclogged(self, transport: asyncio.Transport, response: Response) -> None:
+    async def _drain_request(self, transport: asyncio.Transport, response: Response) -> None:
         """Wait until the server has taken the request, or has answered before it did."""
         left = transport.get_write_buffer_size()
         while self._clogged and response.head is None:
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
             self.abort()  # nothing was asked
             return
         try:
-            response.take(data)
+            response.feed_bytes(data)
         except Broken as error:
             self._fail(error)
             return
@@ -206,7 +206,7 @@ class Response:
             part = self._parts.popleft()
             before = self._unread
             self._unread = before - len(part)
-            if before > MOST_UNREAD >= self._unread and self._connection is not None:
+            if before > MAX_UNREAD_BYTES >= self._unread and self._connection is not None:
                 self._connection.pause(False)
             if unpacker is None:
                 yield part
@@ -232,14 +232,14 @@ class Response:
 
     # What the connection calls.
 
-    def take(self, data: bytes) -> None:
+    def feed_bytes(self, data: bytes) -> None:
         framing = self.framing
         part = framing.feed(data)
         self.head = framing.head
         if part:
             self._parts.append(part)
             self._unread += len(part)
-            if self._unread > MOST_UNREAD and self._connection is not None and not framing.over:
+            if self._unread > MAX_UNREAD_BYTES and self._connection is not None and not framing.over:
                 self._connection.pause(True)
         self.wake()
 
@@ -276,7 +276,7 @@ class Unanswered(Broken):
 # -- The head of a response: its status line and headers. Parsed strictly, since it decides where the response ends.
 
 
-LONGEST_HEAD: Final = 64 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
 
 STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (.*))?")
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -336,10 +336,10 @@ def parse_head(data: bytes) -> ResponseHead:
 
 
 END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
-LONGEST_END: Final = 4
-LONGEST_LINE: Final = 4096
+MAX_HEAD_END_LENGTH: Final = 4
+MAX_LINE_LENGTH: Final = 4096
 """Of the line that says the size of a chunk."""
-MOST_CHUNKS: Final = 4096
+MAX_CHUNKS: Final = 4096
 """Tiny ones in what is read at once. A chunk of one byte costs as much as a long one, and others wait meanwhile."""
 TINY_CHUNK: Final = 16
 CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
@@ -401,13 +401,13 @@ class ResponseFraming:
 
     def _take_head(self, data: bytes) -> bytes:
         """Read the head. What follows it is given back."""
-        searched = max(0, len(self._rest) - LONGEST_END)
+        searched = max(0, len(self._rest) - MAX_HEAD_END_LENGTH)
         data = self._rest + data if self._rest else data
         while True:
             found = END_OF_HEAD.search(data, searched)
             size = found.end() if found else len(data)
-            if self._heads + size > LONGEST_HEAD:
-                raise Broken(f"the head of the response has more than {LONGEST_HEAD} bytes")
+            if self._heads + size > MAX_HEAD_BYTES:
+                raise Broken(f"the head of the response has more than {MAX_HEAD_BYTES} bytes")
             if found is None:
                 self._rest = data
                 return b""
@@ -466,15 +466,15 @@ class ResponseFraming:
                 if not self._left:
                     self._next = Part.CHUNK_END
                 continue
-            end = data.find(b"\n", at, at + LONGEST_LINE)
+            end = data.find(b"\n", at, at + MAX_LINE_LENGTH)
             if end < 0:
-                if size - at >= LONGEST_LINE:
-                    raise Broken(f"the response has a line of more than {LONGEST_LINE} bytes around a chunk")
+                if size - at >= MAX_LINE_LENGTH:
+                    raise Broken(f"the response has a line of more than {MAX_LINE_LENGTH} bytes around a chunk")
                 self._rest = data[at:]
                 break
             self._line(data[at:end].removesuffix(b"\r"))
             at = end + 1
-            if len(parts) > MOST_CHUNKS and at < len(parts) * TINY_CHUNK:
+            if len(parts) > MAX_CHUNKS and at < len(parts) * TINY_CHUNK:
                 raise Broken(f"the response comes in chunks of less than {TINY_CHUNK} bytes")
         if self.over and at < size:
             self.reusable = False
@@ -494,8 +494,8 @@ class ResponseFraming:
             self._next = Part.CHUNK if self._left else Part.TRAILER
         else:
             self._heads += len(line)
-            if self._heads > LONGEST_HEAD:
-                raise Broken(f"the response ends with more than {LONGEST_HEAD} bytes of headers")
+            if self._heads > MAX_HEAD_BYTES:
+                raise Broken(f"the response ends with more than {MAX_HEAD_BYTES} bytes of headers")
             self.over = not line
 
 

@@ -86,11 +86,11 @@ class ProcessLink:
 
     def write(self, message: bytes) -> Awaitable[None] | None:
         """Like `send`, but done if it gives None. Else the child has not taken it yet: await what it gives."""
-        return None if self._child.write(message + b"\n") else self._written(self._child)
+        return None if self._child.write(message + b"\n") else self._drain_input(self._child)
 
-    async def _written(self, child: Child) -> None:
+    async def _drain_input(self, child: Child) -> None:
         try:
-            await child.written()
+            await child.drain_input()
         except (ConnectionError, RuntimeError):
             raise await self._exit_error(child) from None
 
@@ -108,10 +108,10 @@ class ProcessLink:
         async def leave() -> None:
             gone(await self._exit_error(child))
 
-        def ended() -> None:
+        def on_child_ended() -> None:
             self._leaving = asyncio.create_task(leave(), name="defserve.client leaving")
 
-        child.push(take, ended)
+        child.push(take, on_child_ended)
 
     async def aclose(self) -> None:
         """Close the child's input, and end the child if it does not exit by itself."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUBPROTOCOL: Final = "mcp"
 
-LONGEST_MESSAGE = 4 * 1024 * 1024
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 class WebSocketLink:
@@ -34,7 +34,7 @@ class WebSocketLink:
         *,
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
-        longest: int = LONGEST_MESSAGE,
+        longest: int = MAX_MESSAGE_BYTES,
         authorizer: Authorizer | None = None,
     ) -> WebSocketLink:
         """Open a connection. `token` is sent as a bearer token; a message longer than `longest` ends the connection.
@@ -45,13 +45,13 @@ class WebSocketLink:
         if authorizer is None:
             return cls(*await dial(url, token=token, headers=headers, longest=longest, subprotocols=[SUBPROTOCOL]))
         try:
-            return await cls._authorized(url, headers or {}, longest, authorizer)
+            return await cls._connect_authorized(url, headers or {}, longest, authorizer)
         except BaseException:
             await authorizer.aclose()
             raise
 
     @classmethod
-    async def _authorized(
+    async def _connect_authorized(
         cls, url: str, headers: Mapping[str, str], longest: int, authorizer: Authorizer
     ) -> WebSocketLink:
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
@@ -63,11 +63,13 @@ class WebSocketLink:
             except Challenged as refusal:
                 sent = shown.get(AUTHORIZATION, "")
                 challenge = HttpChallenge(refusal.data["status"], refusal.headers, sent, refusal.peers)
-                if not left or not await authorizer.refused(challenge):
+                if not left or not await authorizer.handle_challenge(challenge):
                     raise
                 continue
             if socket.response is not None:
-                authorizer.taken({name.lower(): value for name, value in socket.response.headers.raw_items()})
+                authorizer.on_request_accepted(
+                    {name.lower(): value for name, value in socket.response.headers.raw_items()}
+                )
             return cls(socket, address, authorizer)
         raise AssertionError("unreachable")
 
@@ -76,14 +78,14 @@ class WebSocketLink:
         try:
             await self._socket.send(message, text=True)
         except self._Closed as closed:
-            raise self._gone(closed) from None
+            raise self._to_peer_gone(closed) from None
 
     async def receive(self) -> bytes | None:
         """The next message. Raises PeerGone, with the reason, once the connection is closed."""
         try:
             return await self._socket.recv(decode=False)
         except self._Closed as closed:
-            raise self._gone(closed) from None
+            raise self._to_peer_gone(closed) from None
 
     async def aclose(self) -> None:
         """Close the connection. Safe to call twice."""
@@ -91,7 +93,7 @@ class WebSocketLink:
             await self._authorizer.aclose()
         await self._socket.close()
 
-    def _gone(self, closed: Any) -> PeerGone:
+    def _to_peer_gone(self, closed: Any) -> PeerGone:
         # The side that closed first gave the reason; the other side only repeats it.
         frame = closed.sent if closed.rcvd is None or closed.rcvd_then_sent is False else closed.rcvd
         why = f"{frame.code} {frame.reason}".rstrip() if frame else "without a reason"

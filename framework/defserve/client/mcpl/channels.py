@@ -14,7 +14,7 @@ from defserve.base.peer_bounds import BoundedTable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import Declared, FeatureSets, uses
-from defserve.client.mcpl.push import Inbox, Once, answer_wire, checked_id, deliver_item
+from defserve.client.mcpl.push import Inbox, Once, answer_wire, deliver_item, read_bounded_id
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams, PeerError
@@ -22,7 +22,7 @@ from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcpl import content
 from defserve.protocols.mcpl.channels.messages import Author, Channel
 from defserve.protocols.mcpl.content import Content, Sendable, content_blocks, read_content
-from defserve.protocols.mcpl.scopes import listed, normal
+from defserve.protocols.mcpl.scopes import judge_label, normal
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
 
 REGISTER: Final = "channels/register"
@@ -37,7 +37,7 @@ TYPING: Final = "channels/typing"
 
 OLD_USES: Final = ("channels.publish", "channels.observe")
 
-MOST_CHANNELS: Final = 10_000
+MAX_CHANNELS: Final = 10_000
 OPENING_SECONDS: Final = 1.0
 
 
@@ -54,13 +54,13 @@ class LiveChannels:
         notify: SendNotification,
     ) -> None:
         self.inbox: Inbox[ChannelMessage] = Inbox()
-        self._known: BoundedTable[Channel] = BoundedTable(MOST_CHANNELS)
+        self._known: BoundedTable[Channel] = BoundedTable(MAX_CHANNELS)
         self._opening: set[asyncio.Future[None]] = set()
         self._on_message, self._seen, self._sets, self._audit = on_message, seen, sets, audit
         self._request, self._notify = request, notify
         self._capability: Json = {}
 
-    def read(self, capability: Any) -> None:
+    def read_capability(self, capability: Any) -> None:
         """Read the capability `channels`. A server that only says `true` may observe and stream."""
         self._capability = (
             dict.fromkeys(("observe", "streaming"), True) if capability is True else object_of(capability)
@@ -90,23 +90,23 @@ class LiveChannels:
         """
         with self._audit.watching(REGISTER) as record:
             found = _channels(params.get("channels"))
-            results = self._judged(found)
+            results = self._admit_channels(found)
             record["channels"] = names = [one["id"] for one in results if one["accepted"]]
             if found and not names and not self._sets.grants.by_grant:
                 raise ChannelNotPermitted(found[0].id)
             return {"results": results, "registered": names}
 
-    async def changed(self, params: Json) -> Json:
+    async def apply_changes(self, params: Json) -> Json:
         """Apply `channels/changed`. A channel that is not permitted is left out."""
         with self._audit.watching(CHANGED) as record:
             self._sets.grants.require("channels.register")
             for id in texts_of(params.get("removed")):
                 self._known.drop(id)
-            results = self._judged([*_channels(params.get("added", [])), *_channels(params.get("updated", []))])
+            results = self._admit_channels([*_channels(params.get("added", [])), *_channels(params.get("updated", []))])
             record["channels"] = [one["id"] for one in results if one["accepted"]]
             return {"results": results}
 
-    def _judged(self, found: list[Channel]) -> list[Json]:
+    def _admit_channels(self, found: list[Channel]) -> list[Json]:
         """Keep the channels that are permitted. Returns a verdict about each."""
         results: list[Json] = []
         for channel in found:
@@ -118,7 +118,7 @@ class LiveChannels:
             results.append({"id": channel.id, "accepted": accepted, **reason})
         return results
 
-    async def listed(self, params: Json) -> Json:
+    async def list_channels(self, params: Json) -> Json:
         """Answer `channels/list` of the server: the channels that this host knows."""
         return {"channels": [channel.wire(channel.type or "unknown") for channel in self]}
 
@@ -127,25 +127,25 @@ class LiveChannels:
         messages = params.get("messages")
         if not is_array(messages):
             raise InvalidParams("Invalid params: messages must be a list")
-        self._declared("channels.incoming")
+        self._require_sets("channels.incoming")
         results: list[Json] = []
         for message in messages:
             id = object_of(message).get("messageId")
             with self._audit.watching(INCOMING, message_id=id) as record:
-                answer = await self._taken(message)
+                answer = await self._accept_message(message)
                 if not answer["accepted"]:
                     record |= {"outcome": "refused", "reason": answer["reason"]}
             results.append({"messageId": id, **answer})
         return {"results": results}
 
-    async def fetched(self, message: Json) -> None:
+    async def receive_polled_message(self, message: Json) -> None:
         """Take a message that was polled. If its channel is unknown, ask the server for its channels first."""
         id = message.get("channelId")
         if not isinstance(id, str) or id not in self._known:
             await self.refresh()
         await self.incoming({"messages": [message]})
 
-    async def _taken(self, found: Any) -> Json:
+    async def _accept_message(self, found: Any) -> Json:
         id = object_of(found).get("channelId")
         # The first message of a channel may come before we have read the reply that opened it.
         if isinstance(id, str) and id not in self._known and self._opening:
@@ -167,7 +167,7 @@ class LiveChannels:
         return ChannelMessage(
             server_id=self._audit.server_id,
             channel_id=channel.id,
-            id=checked_id(found, "messageId"),
+            id=read_bounded_id(found, "messageId"),
             content=read_content(found.get("content")),
             author=Author(str(author["id"]), str(author.get("name", ""))) if "id" in author else None,
             timestamp=str(found.get("timestamp", "")),
@@ -202,14 +202,14 @@ class LiveChannels:
         PeerError (-32024) if the server cannot, or ChannelNotPermitted.
         """
         with self._audit.watching(OPEN, type=type) as record:
-            self._declared("channels.lifecycle")
+            self._require_sets("channels.lifecycle")
             params = _opening(type, id, {"address": address, "metadata": dict(metadata or {})}, history)
             opening = asyncio.get_running_loop().create_future()
             self._opening.add(opening)
             try:
                 result = await self._request(OPEN, params)
                 try:
-                    channel = Channel.read(result.get("channel"))
+                    channel = Channel.from_wire(result.get("channel"))
                 except InvalidParams as error:
                     raise PeerError(f"the server opened no channel: {error.message}") from None
                 record["channel_id"] = channel.id
@@ -305,14 +305,14 @@ class LiveChannels:
         for channel in channels:
             self._known.put(channel.id, channel)
 
-    def _declared(self, path: str) -> list[Declared]:
+    def _require_sets(self, path: str) -> list[Declared]:
         """The server's feature sets for channels.
 
         Raises CapabilityDenied if a path is not granted, and FeatureDisabled if there are sets, and all are disabled.
         """
         self._sets.grants.require(path)
         declared = [one for one in self._sets if uses(one, "channels")]
-        if declared and not any(self._sets.enabled(one.name) for one in declared):
+        if declared and not any(self._sets.is_enabled(one.name) for one in declared):
             raise FeatureDisabled(declared[0].name)
         return declared
 
@@ -322,7 +322,7 @@ class LiveChannels:
         `path` is what the server is to do there; the sets of a server below 0.5 know only two of them.
         """
         by_grant = self._sets.grants.by_grant
-        declared = self._declared(path if path != "channels" or not by_grant else "channels.register")
+        declared = self._require_sets(path if path != "channels" or not by_grant else "channels.register")
         use = path if by_grant or path in OLD_USES else "channels"
         if sets := self._sets.using(use):
             return any(self._covers(one.name, id) for one in sets)
@@ -331,7 +331,7 @@ class LiveChannels:
 
     def _covers(self, name: str, id: str) -> bool:
         lists = self._sets.scoping(name)
-        allowed = listed(lists, normal(id))
+        allowed = judge_label(lists, normal(id))
         return not lists.whitelist if allowed is None else allowed
 
 
@@ -345,7 +345,7 @@ def _opening(type: str | None, id: str | None, more: Mapping[str, Any], history:
 def _channels(found: Any) -> list[Channel]:
     if not is_array(found):
         raise InvalidParams("Invalid params: channels must be a list")
-    return [Channel.read(one) for one in found]
+    return [Channel.from_wire(one) for one in found]
 
 
 # -- MCPL §14.3: the messages of channels: incoming ones, published ones, and outgoing ones that observers see.

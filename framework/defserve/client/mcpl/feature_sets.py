@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from defserve.client.answers import settled
+from defserve.client.answers import maybe_await
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcpl.policies import MOST_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists, covered, covering
+from defserve.protocols.mcpl.policies import MAX_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists, covering, match_paths
 from defserve.protocols.mcpl.vocabulary import (
     PATHS,
     CapabilityDenied,
@@ -89,10 +89,10 @@ class FeatureSets:
             raise UnknownFeatureSet(name)
         return found
 
-    def enabled(self, name: str) -> bool:
+    def is_enabled(self, name: str) -> bool:
         """Whether a set is declared and enabled. With a server of 0.5, all that it uses must be granted, too."""
         found = self._declared.get(name)
-        return found is not None and self._policy.enabled(name) and self._is_granted(found)
+        return found is not None and self._policy.is_enabled(name) and self._is_granted(found)
 
     def pending(self, before: Iterable[str]) -> None:
         """Sets that were not enabled `before` wait for the receipt of a server of 0.5."""
@@ -110,7 +110,7 @@ class FeatureSets:
 
     def using(self, use: str) -> list[Declared]:
         """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels`."""
-        return [one for one in self if self.enabled(one.name) and uses(one, use)]
+        return [one for one in self if self.is_enabled(one.name) and uses(one, use)]
 
     def scoping(self, name: str) -> ScopeLists:
         """Which scopes of a set are allowed and denied."""
@@ -124,7 +124,7 @@ class FeatureSets:
         if not isinstance(name, str):
             raise InvalidParams("Invalid params: featureSet must be a string")
         found = self[name]
-        if not self._policy.enabled(name):
+        if not self._policy.is_enabled(name):
             raise FeatureDisabled(name)
         if not self._is_granted(found):
             missing = sorted(set(found.uses) - self.grants.active)
@@ -150,13 +150,13 @@ class FeatureSets:
 
     async def declare(self, found: Any) -> list[str]:
         """Add declarations, as an object (as in the specification) or as an array. Returns the names."""
-        added = list(_declarations(found))[: MOST_NAMES - len(self._declared)]
+        added = list(_declarations(found))[: MAX_NAMES - len(self._declared)]
         if self.grants.by_grant:
             added = [_in_known_words(one) for one in added]
         for one in added:
             self._declared[one.name] = one
             if self._decide is not None:
-                enabled = await settled(self._decide(one))
+                enabled = await maybe_await(self._decide(one))
                 self._change({"enabled" if enabled else "disabled": [one.name]})
         return [one.name for one in added]
 
@@ -182,15 +182,15 @@ class FeatureSets:
         """The params of `featureSets/update` for these sets, or for all."""
         about = list(self._declared if names is None else names)
         params: Json = {
-            "enabled": [name for name in about if self._policy.enabled(name)],
-            "disabled": [name for name in about if not self._policy.enabled(name)],
+            "enabled": [name for name in about if self._policy.is_enabled(name)],
+            "disabled": [name for name in about if not self._policy.is_enabled(name)],
         }
         limits = self._scopes(about)
         return {**params, "scopes": limits} if limits else params
 
     def policy(self) -> Json:
         """The params of `featureSets/update` for a server of 0.5: the whole policy."""
-        enabled = [one.name for one in self if self._policy.enabled(one.name) and _is_valid(one)]
+        enabled = [one.name for one in self if self._policy.is_enabled(one.name) and _is_valid(one)]
         return {
             **self.grants.wire(),
             "enabled": enabled,
@@ -278,12 +278,12 @@ class HostGrants:
     """
 
     def __init__(self, wish: Sequence[str] | None, able: frozenset[str]) -> None:
-        if isinstance(wish, str) or (wish is not None and not covered(wish) and wish):
+        if isinstance(wish, str) or (wish is not None and not match_paths(wish) and wish):
             raise UsageError(f"grants={wish!r} names no capability", fix=f"use some of {', '.join(PATHS)}")
         self.by_grant = False
         self.claimed: frozenset[str] = frozenset()
         self.active: frozenset[str] = frozenset()
-        self._able = able if wish is None else able & covered(wish)
+        self._able = able if wish is None else able & match_paths(wish)
 
     @property
     def wanted(self) -> frozenset[str]:

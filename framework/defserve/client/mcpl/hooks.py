@@ -102,7 +102,7 @@ class ServerHooks:
         self._request, self._notify = request, notify
         self._hooks: Json = {}
 
-    def read(self, capability: Any) -> None:
+    def read_capability(self, capability: Any) -> None:
         """Read the capability `contextHooks`."""
         self._hooks = object_of(capability)
 
@@ -132,7 +132,7 @@ class ServerHooks:
         try:
             with self._audit.watching(BEFORE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.before_seconds):
-                    result = await self._request(BEFORE, self._shown(turn))
+                    result = await self._request(BEFORE, self._build_visible_params(turn))
                 found = list(self._injections(result))
                 record |= {"feature_set": result.get("featureSet"), "injections": len(found)}
                 return found
@@ -146,12 +146,12 @@ class ServerHooks:
             injection = object_of(entry)
             name = object_of(injection.get("metadata")).get("featureSet") or result.get("featureSet")
             try:
-                yield _injection(injection, self._permitted(name, injection), self._audit.server_id)
+                yield _injection(injection, self._require_injection_set(name, injection), self._audit.server_id)
             except (InvalidParams, LiveRefusal) as error:
                 log.warning("%s: left out an injection of %s: %s", BEFORE, self._audit.server_id, error)
                 self._audit.report(BEFORE, "refused", feature_set=name, reason=str(error))
 
-    def _permitted(self, name: Any, injection: Json) -> str:
+    def _require_injection_set(self, name: Any, injection: Json) -> str:
         """The set that an injection belongs to, as far as it is known. Raises the reason if it must be left out.
 
         With a server of 0.5 the position decides, by the grant of this moment; the named set is only a label.
@@ -162,11 +162,11 @@ class ServerHooks:
             self._sets.grants.require(path)
         if not isinstance(name, str) or name not in self._sets:
             return ""
-        if not self._sets.enabled(name):
+        if not self._sets.is_enabled(name):
             raise FeatureDisabled(name)
         return name
 
-    def _shown(self, turn: Turn) -> Json:
+    def _build_visible_params(self, turn: Turn) -> Json:
         """The turn without what the server may not see."""
         return self._params(turn if self._sets.grants.permits(OBSERVE) else replace(turn, user_message=None))
 
@@ -214,7 +214,7 @@ class ServerHooks:
             log.warning("%s: the answer is not reviewed by %s: %s", AFTER, self._audit.server_id, _why(error))
             return None
 
-    async def tell(self, turn: FinishedTurn) -> None:
+    async def notify_finished_turn(self, turn: FinishedTurn) -> None:
         """Tell a server that does not block."""
         try:
             with self._audit.watching(AFTER, inference_id=turn.inference_id):
@@ -255,9 +255,9 @@ class HookRunner:
 
     async def before_inference(self, turn: Turn) -> list[Injected]:
         """What all servers inject, position by position."""
-        await self._tell(turn, "started")
+        await self._notify_phase(turn, "started")
         found = await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])
-        return grouped((injection for injections in found for injection in injections), self._order)
+        return group_by_position((injection for injections in found for injection in injections), self._order)
 
     async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
         """The answer after the blocking servers' changes. Raises HookFailed if one fails and the host fails closed."""
@@ -269,19 +269,19 @@ class HookRunner:
                 rewrites.append(rewritten)
                 finished = replace(finished, assistant_message=rewritten.text)
         watching = [hooks for hooks in self._hooks if hooks.wants_after and not hooks.is_blocking]
-        await asyncio.gather(*[hooks.tell(finished) for hooks in watching])
-        await self._tell(turn, "completed", usage)
+        await asyncio.gather(*[hooks.notify_finished_turn(finished) for hooks in watching])
+        await self._notify_phase(turn, "completed", usage)
         return Reviewed(finished.assistant_message, tuple(rewrites))
 
     async def inference_ended(self, turn: Turn, phase: Literal["aborted", "failed"]) -> None:
         """Tell servers of 0.5 that an inference has ended without an answer."""
-        await self._tell(turn, phase)
+        await self._notify_phase(turn, phase)
 
-    async def _tell(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
+    async def _notify_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
         await asyncio.gather(*[hooks.tell_phase(turn, phase, usage) for hooks in self._hooks])
 
 
-def grouped(injections: Iterable[Injected], order: Callable[[Injected], Any] | None = None) -> list[Injected]:
+def group_by_position(injections: Iterable[Injected], order: Callable[[Injected], Any] | None = None) -> list[Injected]:
     """By position (§10.8): system, before the user's message, after it."""
     found = sorted(injections, key=order) if order is not None else list(injections)
     return sorted(found, key=lambda injection: POSITIONS.index(injection.position))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 from uuid import uuid4
 
-from defserve.client.answers import SendNotification, settled
+from defserve.client.answers import SendNotification, maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json
@@ -44,12 +44,12 @@ class InferenceService:
         name, inference_id = params.get("featureSet"), f"inf_{uuid4().hex}"
         with self._audit.watching(REQUEST, feature_set=name, inference_id=inference_id) as record:
             self._sets.require(name, "inferenceRequest")
-            request = self._read(params, inference_id)
+            request = self._parse_request(params, inference_id)
             model = self._router.pick(request.server_id, request.feature_set, request.conversation_id)
             if model is None:
                 raise FeatureDisabled(request.feature_set)
             chunks = ChunkSender(self._notify, id) if request.stream else None
-            result = _result(await _written(model(request), chunks), model)
+            result = _result(await _collect_answer(model(request), chunks), model)
             record |= {"model": result["model"], "usage": result.get("usage")}
             return result
 
@@ -59,7 +59,7 @@ class InferenceService:
                 raise MethodNotFound("this host does not tell which model it uses")
             return model_wire(self._info)
 
-    def _read(self, params: Json, inference_id: str) -> InferenceRequest:
+    def _parse_request(self, params: Json, inference_id: str) -> InferenceRequest:
         messages, preferences = params.get("messages"), read_optional_object(params, "preferences") or {}
         if not is_array(messages) or not messages:
             raise InvalidParams("Invalid params: messages must be a list that is not empty")
@@ -88,9 +88,9 @@ class ChunkSender:
         self.count += 1
 
 
-async def _written(answer: Any, chunks: ChunkSender | None) -> Inference:
+async def _collect_answer(answer: Any, chunks: ChunkSender | None) -> Inference:
     """The whole answer of a model, sent in `chunks` while the model writes."""
-    given = await settled(answer)
+    given = await maybe_await(answer)
     written = cast("AsyncIterator[Any]", given) if isinstance(given, AsyncIterator) else _at_once(given)
     whole: Inference | None = None
     bits: list[str] = []
@@ -135,8 +135,8 @@ def _result(found: Inference, model: Model) -> Json:
 # -- MCPL §11.5: which model answers a server's inference request.
 
 
-MOST_PINNED: Final = 1_000
-LONGEST_ID: Final = 1_024
+MAX_PINNED_CONVERSATIONS: Final = 1_000
+MAX_ID_LENGTH: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +195,19 @@ class Router:
     def pick(self, server_id: str, feature_set: str, conversation_id: str | None = None) -> Model | None:
         """The model for a set: that of the conversation, or else the pinned, the routed or the default one, or None."""
         if conversation_id is None:
-            return self._routed(server_id, feature_set)
+            return self._find_model(server_id, feature_set)
         if conversation_id in self.conversations:
             return self.conversations[conversation_id]
         pinned = self._pins.get((server_id, conversation_id)) if self._pins is not None else None
-        model = pinned or self._routed(server_id, feature_set)
-        if self._pins is not None and model is not None and len(conversation_id) <= LONGEST_ID:
+        model = pinned or self._find_model(server_id, feature_set)
+        if self._pins is not None and model is not None and len(conversation_id) <= MAX_ID_LENGTH:
             self._pins[server_id, conversation_id] = model
             self._pins.move_to_end((server_id, conversation_id))
-            if len(self._pins) > MOST_PINNED:
+            if len(self._pins) > MAX_PINNED_CONVERSATIONS:
                 self._pins.popitem(last=False)
         return model
 
-    def _routed(self, server_id: str, feature_set: str) -> Model | None:
+    def _find_model(self, server_id: str, feature_set: str) -> Model | None:
         patterns = list(covering(feature_set))
         keys = [*((server_id, pattern) for pattern in patterns), *patterns]
         return next((self.routes[key] for key in keys if key in self.routes), self.default)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 from defserve.base.hidden_characters import is_plain
 from defserve.base.peer_bounds import weight_of
 from defserve.base.redaction import printable
-from defserve.client.answers import Answers, agrees, settled
+from defserve.client.answers import Answers, agrees, maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.channels import OnMessage
 from defserve.client.mcpl.feature_sets import TOOLS, FeatureSets, HostGrants, Wish, claims
@@ -28,8 +28,8 @@ from defserve.core.messages import encode
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.errors import read_object, read_optional_object, read_text
 from defserve.protocols.mcpl.content import ModelInfo
-from defserve.protocols.mcpl.manifest import claimed
-from defserve.protocols.mcpl.scopes import LONGEST_LABEL, Scope, listed, normal
+from defserve.protocols.mcpl.manifest import nest_claims
+from defserve.protocols.mcpl.scopes import MAX_LABEL_LENGTH, Scope, judge_label, normal
 from defserve.protocols.mcpl.vocabulary import PATHS, V04, V05, ScopeDenied
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, sinks_of
 
@@ -141,7 +141,7 @@ class Mcpl:
 
     @cached_property
     def _offered_04(self) -> dict[str, Any]:
-        return self._given(
+        return self._build_offer(
             {
                 "pushEvents": True,
                 "contextHooks": {"beforeInference": True, "afterInference": {"blocking": True}},
@@ -152,8 +152,8 @@ class Mcpl:
 
     @cached_property
     def _offered_05(self) -> dict[str, Any]:
-        everything = claimed(PATHS)
-        return self._given(
+        everything = nest_claims(PATHS)
+        return self._build_offer(
             {
                 **{name: everything[name] for name in ("pushEvents", "contextHooks", "inferenceLifecycle", "channels")},
                 "featureSets": True,
@@ -161,7 +161,7 @@ class Mcpl:
             }
         )
 
-    def _given(self, offered: dict[str, Any]) -> dict[str, Any]:
+    def _build_offer(self, offered: dict[str, Any]) -> dict[str, Any]:
         """What is offered, in the order of `OFFERS`."""
         offered["inferenceRequest"] = {"streaming": True} if self.router else None
         offered["modelInfo"] = True if self.model_info is not None else None
@@ -177,7 +177,7 @@ class Mcpl:
 
 
 ELEVATE: Final = "scope/elevate"
-MOST_APPROVALS: Final = 1_000
+MAX_APPROVALS: Final = 1_000
 MAX_APPROVED_PAYLOAD: Final = 16 * 1024
 """Of a larger payload the approval is not remembered: it is asked for each time."""
 
@@ -202,7 +202,7 @@ class ScopeApproval:
 
     def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self._approve, self._answers, self._sets, self._audit = approve, answers, sets, audit
-        self._approved = Once(MOST_APPROVALS)
+        self._approved = Once(MAX_APPROVALS)
 
     async def elevate(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
@@ -210,7 +210,7 @@ class ScopeApproval:
         label, payload = read_text(scope, "label"), read_optional_object(scope, "payload") or {}
         with self._audit.watching(ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
             name = self._sets.require(params.get("featureSet")).name
-            if not label or len(label) > LONGEST_LABEL or not is_plain(label):
+            if not label or len(label) > MAX_LABEL_LENGTH or not is_plain(label):
                 raise InvalidParams("Invalid params: scope.label must be one line of printable text")
             # What is remembered is the digest: the server chooses how large a payload is.
             key = (name, label, sha256(encode(payload)).digest())
@@ -222,42 +222,42 @@ class ScopeApproval:
 
     def require(self, feature_set: str, scope: Scope) -> None:
         """Raises ScopeDenied for a scope that is forbidden (§7.7)."""
-        if listed(self._sets.scoping(feature_set), normal(scope.label)) is False:
+        if judge_label(self._sets.scoping(feature_set), normal(scope.label)) is False:
             raise ScopeDenied(feature_set, scope.label, "the host forbids it")
 
-    def forget(self) -> None:
+    def clear_approvals(self) -> None:
         """Forget all approvals: the policy has changed."""
-        self._approved.forget()
+        self._approved.clear_answers()
 
     async def _judge(self, elevation: Elevation) -> tuple[Json, bool]:
-        allowed = self._listed(elevation)
+        allowed = self._check_scope_lists(elevation)
         if allowed is False:
-            return _denied("the host forbids it"), False
-        decision = True if allowed else await self._asked(elevation)
+            return _make_denial("the host forbids it"), False
+        decision = True if allowed else await self._ask_approval(elevation)
         # Asking took time: the policy may have changed.
         self._sets.require(elevation.feature_set)
-        if self._listed(elevation) is False:
-            return _denied("the host forbids it"), False
+        if self._check_scope_lists(elevation) is False:
+            return _make_denial("the host forbids it"), False
         if decision is True or is_mapping(decision):
             payload = elevation.payload if decision is True else decision
             is_short = weight_of(payload) <= MAX_APPROVED_PAYLOAD
             return {"approved": True, "payload": dict(payload)}, allowed is None and is_short
         if decision is None or decision is False:
-            return _denied("nobody approved it" if decision is None else "the user did not approve"), False
+            return _make_denial("nobody approved it" if decision is None else "the user did not approve"), False
         raise UsageError(f"approve returned {decision!r:.80}", fix="return True, False, None, or a payload")
 
-    def _listed(self, elevation: Elevation) -> bool | None:
+    def _check_scope_lists(self, elevation: Elevation) -> bool | None:
         # Normalized, because a label may name a place by a detour such as `a/../b`.
-        return listed(self._sets.scoping(elevation.feature_set), normal(elevation.label))
+        return judge_label(self._sets.scoping(elevation.feature_set), normal(elevation.label))
 
-    async def _asked(self, elevation: Elevation) -> Any:
+    async def _ask_approval(self, elevation: Elevation) -> Any:
         if self._approve is not None:
-            return await settled(self._approve(elevation))
+            return await maybe_await(self._approve(elevation))
         server, name, label = (
             printable(part) for part in (elevation.server_id, elevation.feature_set, elevation.label)
         )
         return await agrees(self._answers, f"Allow {server} ({name}) to act on {label}?", "approved")
 
 
-def _denied(reason: str) -> Json:
+def _make_denial(reason: str) -> Json:
     return {"approved": False, "reason": reason}

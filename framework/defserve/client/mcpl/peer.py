@@ -59,24 +59,24 @@ class McplPeer:
         self._inference = InferenceService(options.router, options.model_info, sets, audit, self._notify)
         self.hooks = ServerHooks(options.hooks, sets, audit, self._request, self._notify)
         self.channels = LiveChannels(options.on_message, seen, sets, audit, self._request, self._notify)
-        self._poller = InboxPoller(client, sets, self._events.pushed, self.channels.fetched)
+        self._poller = InboxPoller(client, sets, self._events.receive_event, self.channels.receive_polled_message)
         self._states = StateTracker(
-            options.state, sets, audit, client.listed, self._request, client.timeout, options.on_state
+            options.state, sets, audit, client.find_tool, self._request, client.timeout, options.on_state
         )
-        self._manifests = ManifestFollower(self._request, self._renewed, audit)
+        self._manifests = ManifestFollower(self._request, self._replace_manifest, audit)
         self._settled = asyncio.Event()
         # Request of the server → the capability it belongs to, what a server of 0.5 must be granted, who answers it.
         self._answerers: Mapping[str, tuple[str, str | None, Answerer | None]] = {
-            PUSH: ("pushEvents", "pushEvents", self._events.pushed),
+            PUSH: ("pushEvents", "pushEvents", self._events.receive_event),
             ELEVATE: ("featureSets", None, self._scopes.elevate),
             inference.REQUEST: ("inferenceRequest", "inferenceRequest", None),
             inference.MODEL_INFO: ("modelInfo", "modelInfo", self._inference.model_info),
             channels.REGISTER: ("channels", "channels.register", self.channels.register),
-            channels.CHANGED: ("channels", "channels.register", self.channels.changed),
-            channels.LIST: ("channels", "channels.register", self.channels.listed),
+            channels.CHANGED: ("channels", "channels.register", self.channels.apply_changes),
+            channels.LIST: ("channels", "channels.register", self.channels.list_channels),
             channels.INCOMING: ("channels", "channels.incoming", self.channels.incoming),
-            STATE_UPDATE: ("stateUpdate", None, self._states.updated),
-            STATE_GET: ("stateUpdate", None, self._states.given),
+            STATE_UPDATE: ("stateUpdate", None, self._states.apply_update),
+            STATE_GET: ("stateUpdate", None, self._states.report_state),
         }
 
     # -- the conversation begins and ends ----------------------------------------------------------------
@@ -90,26 +90,26 @@ class McplPeer:
         if rules is None or not isinstance(version, str):
             return
         self.version, self._agreement, self.rules = version, agreement, rules
-        await self._read(block, agreement)
+        await self._read_server_block(block, agreement)
         self._carry()
 
-    async def _read(self, block: Json, agreement: SessionTerms) -> None:
+    async def _read_server_block(self, block: Json, agreement: SessionTerms) -> None:
         if self.rules.by_grant:
             self.feature_sets.grants.claim(claims(block, agreement.capabilities))
         self.feature_sets.advertised = block
-        self.hooks.read(block.get("contextHooks"))
-        self.channels.read(block.get("channels"))
+        self.hooks.read_capability(block.get("contextHooks"))
+        self.channels.read_capability(block.get("channels"))
         await self.feature_sets.declare(block.get("featureSets"))
 
-    async def opened(self) -> None:
+    async def send_initial_policy(self) -> None:
         """Tell the server what it may do (§5.3). A server of 0.5 may do nothing before it has answered."""
         try:
             if self.version is not None:
-                await self._tell(self.feature_sets.wire())
+                await self._send_policy(self.feature_sets.wire())
         finally:
             self._settled.set()
 
-    def closed(self, gone: PeerGone | None = None) -> None:
+    def end_inboxes(self, gone: PeerGone | None = None) -> None:
         """Let readers of events and messages finish. `gone` tells them why the server left."""
         for inbox in (self._events.inbox, self.channels.inbox):
             inbox.end(gone)
@@ -146,35 +146,35 @@ class McplPeer:
         if self.version is None:
             return
         if method == CHANGED and not self.rules.manifest:
-            self._conversation.start_answer(self._changed(params))
+            self._conversation.start_answer(self._apply_set_changes(params))
         elif method == MANIFEST_CHANGED and self.rules.manifest:
-            self._conversation.start_answer(self._manifests.changed())
+            self._conversation.start_answer(self._manifests.refetch_manifest())
         elif method in (channels.CHANGED, channels.INCOMING) and self.answers(method):
-            self._conversation.start_answer(self._unanswered(method, params))
+            self._conversation.start_answer(self._handle_notified_request(method, params))
 
-    async def _unanswered(self, method: str, params: Json) -> None:
+    async def _handle_notified_request(self, method: str, params: Json) -> None:
         """A request that came as a notification."""
         try:
             await self.answer(method, params, "")
         except (InvalidParams, ProtocolError) as error:
             log.info("%s: %s", method, error)  # the audit log has it; a notification has no answer
 
-    async def _renewed(self, manifest: Json) -> None:
+    async def _replace_manifest(self, manifest: Json) -> None:
         """Another manifest has taken the place of the one before. What it adds waits for the server's receipt."""
         if not (is_object(manifest.get("featureSets")) or is_array(manifest.get("featureSets"))):
             raise PeerError("the manifest has no feature sets")
-        before = self._enabled()
+        before = self._list_enabled_sets()
         self.feature_sets.withdraw([one.name for one in self.feature_sets])
-        await self._read(manifest, self._opened)
+        await self._read_server_block(manifest, self._opened)
         self.feature_sets.pending(before)
-        await self._tell({})
+        await self._send_policy({})
 
-    async def _changed(self, params: Json) -> None:
+    async def _apply_set_changes(self, params: Json) -> None:
         self.feature_sets.withdraw(params.get("removed"))
         added = await self.feature_sets.declare(params.get("added"))
         try:
             if added:
-                await self._tell(self.feature_sets.wire(added))
+                await self._send_policy(self.feature_sets.wire(added))
         except PeerError as error:
             log.info("the server could not be told about %s: %s", added, error)
 
@@ -187,12 +187,12 @@ class McplPeer:
         scopes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
     ) -> None:
         """Enable and disable feature sets, by name or pattern, and set scopes. It takes effect at once (§6.7)."""
-        before = self._enabled()
+        before = self._list_enabled_sets()
         change = self.feature_sets.update(enabled, disabled, scopes or {})
         self.feature_sets.pending(before)
-        self._scopes.forget()
+        self._scopes.clear_approvals()
         if self.version is not None:
-            await self._tell(change)
+            await self._send_policy(change)
 
     def events(self) -> Inbox[PushedEvent]:
         """Events that the server pushed, if there is no `on_event`: `async for event in …`."""
@@ -224,7 +224,7 @@ class McplPeer:
     async def call(self, tool: str, scope: Scope | str, /, **arguments: Any) -> Any:
         """Call a scoped tool, and say where it may act (§7.7). Raises ScopeDenied if that is forbidden."""
         where = Scope(scope) if isinstance(scope, str) else scope
-        feature_set = object_of((await self._client.listed(tool)).get("_meta")).get("featureSet")
+        feature_set = object_of((await self._client.find_tool(tool)).get("_meta")).get("featureSet")
         if isinstance(feature_set, str):
             self._scopes.require(feature_set, where)
         fields = {"scope": where.wire()} if self.version is not None else None
@@ -283,7 +283,7 @@ class McplPeer:
         """Send a `tools/call` with the state that belongs to it."""
         return await (self._states.around(params, send) if self.version is not None else send(params))
 
-    async def _tell(self, change: Json) -> None:
+    async def _send_policy(self, change: Json) -> None:
         """Tell a server its policy: a server of 0.5 the whole of it, others the change.
 
         In the stateless era each request carries the policy, so nothing is sent.
@@ -299,8 +299,8 @@ class McplPeer:
             else:
                 await self._notify(UPDATE, change)
 
-    def _enabled(self) -> list[str]:
-        return [one.name for one in self.feature_sets if self.feature_sets.enabled(one.name)]
+    def _list_enabled_sets(self) -> list[str]:
+        return [one.name for one in self.feature_sets if self.feature_sets.is_enabled(one.name)]
 
     async def _ask_receipt(self, policy: Json) -> None:
         """Send the policy. It counts if the server accepts it; an error or silence leaves nothing granted."""
@@ -309,7 +309,7 @@ class McplPeer:
         self.receipt = None
         try:
             async with asyncio.timeout(self._options.policy_seconds):
-                self.receipt = PolicyReceipt.read(await self._request(UPDATE, policy))
+                self.receipt = PolicyReceipt.from_answer(await self._request(UPDATE, policy))
         except (TimeoutError, PeerError) as error:
             if isinstance(error, PeerGone):
                 raise
@@ -364,7 +364,7 @@ class ManifestFollower:
         self._request, self._take, self._audit = request, take, audit
         self._is_fetching = self._is_stale = False
 
-    async def changed(self) -> None:
+    async def refetch_manifest(self) -> None:
         """Fetch the manifest. Notices that come meanwhile lead to one more fetch, after a pause."""
         self._is_stale = True
         if self._is_fetching:
@@ -417,7 +417,7 @@ class PolicyReceipt:
     reason: str | None = None
 
     @classmethod
-    def read(cls, answer: Any) -> PolicyReceipt:
+    def from_answer(cls, answer: Any) -> PolicyReceipt:
         """A server's answer. One without a word about acceptance has not accepted."""
         told = object_of(answer)
         features = told.get("unavailableFeatures")

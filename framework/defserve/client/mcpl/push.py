@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from pydantic_core import from_json
 
 from defserve.base.peer_bounds import weight_of
-from defserve.client.answers import Caller, settled
+from defserve.client.answers import Caller, maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json, object_of, text_of
@@ -69,9 +69,9 @@ class PushReceiver:
         self.inbox: Inbox[PushedEvent] = Inbox()
         self._on_event, self._seen, self._sets, self._audit = on_event, seen, sets, audit
 
-    async def pushed(self, params: Json) -> Json:
+    async def receive_event(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
-        name, id = params.get("featureSet"), checked_id(params, "eventId")
+        name, id = params.get("featureSet"), read_bounded_id(params, "eventId")
         with self._audit.watching(PUSH, feature_set=name, event_id=id) as record:
             self._sets.require(name, "pushEvents")
             event = self._event(params)
@@ -122,7 +122,7 @@ class InboxPoller:
         count = 0
         for resource in await self._client.resources():
             uri = resource.get("uri")
-            if isinstance(uri, str) and uri.startswith(SCHEME) and self._sets.enabled(uri.removeprefix(SCHEME)):
+            if isinstance(uri, str) and uri.startswith(SCHEME) and self._sets.is_enabled(uri.removeprefix(SCHEME)):
                 count += await self._fetch(uri)
         return count
 
@@ -161,7 +161,7 @@ class Inbox(Generic[T]):
     def __init__(self, room: int = INBOX_SIZE) -> None:
         self._items: UnreadItems[T] = UnreadItems(room)
 
-    def put(self, item: T) -> bool:
+    def put_item(self, item: T) -> bool:
         """Whether there was room for it."""
         return self._items.put_if_room(item, weight_of(item))
 
@@ -184,9 +184,9 @@ async def deliver_item(
     A handler's False declines. A string accepts, and is the id of what the host started. Anything else accepts.
     """
     if handler is not None:
-        reply = await settled(handler(item))
+        reply = await maybe_await(handler(item))
         return (reply if isinstance(reply, answer) else answer(reply is not False, text_of(reply))).wire(), True
-    if inbox.put(item):
+    if inbox.put_item(item):
         return answer().wire(), True
     # Not remembered: the server may send it again once somebody reads.
     return answer(False, reason="the host's inbox is full").wire(), False
@@ -203,7 +203,7 @@ def answer_wire(accepted: bool, name: str, id: str | None, reason: str | None) -
 
 
 MAX_REMEMBERED: Final = 10_000
-LONGEST_ID: Final = 1_024
+MAX_ID_LENGTH: Final = 1_024
 
 Answer: TypeAlias = dict[str, Any]
 Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
@@ -239,14 +239,14 @@ class Once:
             del self._under_way[key]
             done.set_result(None)
 
-    def forget(self) -> None:
+    def clear_answers(self) -> None:
         """Forget every answer. Searches that are running continue."""
         self._answers.clear()
 
 
-def checked_id(params: dict[str, Any], name: str) -> str:
+def read_bounded_id(params: dict[str, Any], name: str) -> str:
     """An id that is short enough to remember. Raises InvalidParams."""
     found = read_text(params, name)
-    if len(found) > LONGEST_ID:
-        raise InvalidParams(f"Invalid params: {name} must have at most {LONGEST_ID} characters")
+    if len(found) > MAX_ID_LENGTH:
+        raise InvalidParams(f"Invalid params: {name} must have at most {MAX_ID_LENGTH} characters")
     return found

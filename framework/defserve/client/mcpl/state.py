@@ -35,9 +35,9 @@ ROLLBACK: Final = "state/rollback"
 # Of an older draft that also calls itself 0.5.
 STATE_UPDATE: Final = "state/update"
 STATE_GET: Final = "state/get"
-MOST_CHECKPOINTS: Final = 1_000
-LONGEST_ID: Final = 1_024
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_CHECKPOINTS: Final = 1_000
+MAX_ID_LENGTH: Final = 1_024
+MAX_CONTENT_BYTES: Final = 16 * 1024 * 1024
 EACH_TAKES: Final = 256
 
 log = logging.getLogger("defserve.client")
@@ -96,11 +96,11 @@ class _Branch:
         """Held while a new state is read, so that states are followed in the order in which they came."""
 
     def add(self, checkpoint: str, parent: str | None) -> None:
-        if len(checkpoint) > LONGEST_ID or len(parent or "") > LONGEST_ID:
+        if len(checkpoint) > MAX_ID_LENGTH or len(parent or "") > MAX_ID_LENGTH:
             return
         self.parents[checkpoint] = parent
         self.parents.move_to_end(checkpoint)
-        if len(self.parents) > MOST_CHECKPOINTS:
+        if len(self.parents) > MAX_CHECKPOINTS:
             self.parents.popitem(last=False)
 
 
@@ -123,7 +123,7 @@ class StateTracker:
         self._patience = patience
         self._branches: dict[str, _Branch] = {}
         self._tied: dict[str, str] = {}
-        self._contents = KeptContents(MOST_BYTES)
+        self._contents = KeptContents(MAX_CONTENT_BYTES)
 
     def state(self, feature_set: str) -> HostState:
         """Raises UnknownFeatureSet."""
@@ -135,7 +135,7 @@ class StateTracker:
         branch = self._branch(feature_set)
         branch.at, branch.pinned = checkpoint, True
         if checkpoint is not None and content is not None:
-            self._contents.keep(feature_set, checkpoint, content)
+            self._contents.store_content(feature_set, checkpoint, content)
 
     async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
         branch = self._branch(feature_set)
@@ -161,7 +161,7 @@ class StateTracker:
             return await self._receive(params, await send(params), None)
         branch = self._branch(name)
         async with self._turn(branch, name):
-            result = await send({**self._carried(name, branch, params), **params})
+            result = await send({**self._build_state_params(name, branch, params), **params})
             if self._is_unowned(result, branch, params):
                 # The tool has not run: the server did not know whose state was meant.
                 result = await send({"checkpoint": None, **params})
@@ -169,7 +169,7 @@ class StateTracker:
 
     # -- the state of a call -----------------------------------------------------------------------------
 
-    def _carried(self, name: str, branch: _Branch, params: Mapping[str, Any]) -> Json:
+    def _build_state_params(self, name: str, branch: _Branch, params: Mapping[str, Any]) -> Json:
         given = params.keys() & {"state", "checkpoint"}
         if given or not (branch.pinned or (self._sending is not None and branch.at is not None)):
             return {}
@@ -226,7 +226,7 @@ class StateTracker:
         content = await self._content(name, state, parent)
         branch.add(checkpoint, parent)
         if content is not None:
-            self._contents.keep(name, checkpoint, content)
+            self._contents.store_content(name, checkpoint, content)
         if (branch.at, branch.pinned) != was:
             return  # meanwhile the host has chosen where its next call starts
         branch.at, branch.pinned = checkpoint, False
@@ -235,9 +235,12 @@ class StateTracker:
 
     # -- the server's requests ---------------------------------------------------------------------------
 
-    async def updated(self, params: Json) -> Json:
-        """`state/update`: the server has changed a state by itself. Raises InvalidParams, and as `_managed`."""
-        name, checkpoint = self._managed(params), read_text(params, "checkpoint")
+    async def apply_update(self, params: Json) -> Json:
+        """`state/update`: the server has changed a state by itself.
+
+        Raises InvalidParams, and as `_require_managed_set`.
+        """
+        name, checkpoint = self._require_managed_set(params), read_text(params, "checkpoint")
         with self._audit.watching(STATE_UPDATE, feature_set=name, checkpoint=checkpoint) as record:
             if "data" in params and "patch" in params:
                 raise InvalidParams("Invalid params: a state has data or a patch, not both")
@@ -249,14 +252,14 @@ class StateTracker:
                 await self._follow(name, checkpoint, params)
             return {"accepted": True}
 
-    async def given(self, params: Json) -> Json:
+    async def report_state(self, params: Json) -> Json:
         """`state/get`: where this host is, and the content it keeps."""
-        name = self._managed(params)
+        name = self._require_managed_set(params)
         with self._audit.watching(STATE_GET, feature_set=name):
             at = self._branch(name).at
             return {"checkpoint": at, "data": self._contents.get(name, at)}
 
-    def _managed(self, params: Json) -> str:
+    def _require_managed_set(self, params: Json) -> str:
         """The set of a request. Raises UnknownFeatureSet, FeatureDisabled, or StateNotManaged."""
         declared = self._sets.require(params.get("featureSet"))
         if not declared.rollback or self._sending is None:
@@ -303,8 +306,8 @@ class KeptContents:
         self._most, self._size = most, 0
         self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
-    def keep(self, name: str, checkpoint: str, content: Any) -> None:
-        if len(checkpoint) > LONGEST_ID:
+    def store_content(self, name: str, checkpoint: str, content: Any) -> None:
+        if len(checkpoint) > MAX_ID_LENGTH:
             return
         encoded, key = to_json(content), (name, checkpoint)
         self._size += _size(key, encoded) - (_size(key, self._kept.pop(key)) if key in self._kept else 0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 EVENT_NOTIFICATION: Final = "notifications/mgp.event"
-MOST_EARLY: Final = 256
+MAX_EARLY_EVENTS: Final = 256
 
 
 class Event(News):
@@ -68,7 +68,7 @@ class PushedEvents(EventStream):
     def __init__(self, params: Mapping[str, Any], listeners: set[NewsStream[Any]], request: SendRequest) -> None:
         super().__init__(params, listeners, request)
         self.id: str | None = None
-        self._early: RecentItems[Event] = RecentItems(MOST_EARLY, measure=lambda event: weight_of(event.params))
+        self._early: RecentItems[Event] = RecentItems(MAX_EARLY_EVENTS, measure=lambda event: weight_of(event.params))
 
     async def _begin(self) -> None:
         reply = await self._request("mgp/events/subscribe", self._params)
@@ -97,7 +97,7 @@ class PushedEvents(EventStream):
             # On a stream of its own, the first event may come before the reply with our subscription's id.
             self._early.append(event)
         elif event.params.get("subscription_id") == self.id:
-            self._keep(event)
+            self._queue_news(event)
 
 
 class PolledEvents(EventStream):
@@ -128,7 +128,7 @@ class PolledEvents(EventStream):
             found = reply.get("events")
             for event in filter(is_object, found if is_array(found) else ()):
                 self._seen += 1
-                self._keep(Event({**event, "sequence": self._seen}))
+                self._queue_news(Event({**event, "sequence": self._seen}))
             if self._unread.is_empty:
                 await asyncio.sleep(self._every)
         return await super().__anext__()
@@ -284,7 +284,7 @@ class LifecycleChanges(NewsStream[Change]):
         if news.method == LIFECYCLE_CHANGED:
             change = Change(news.params)
             self._leaving = change.state in ("draining", "disconnected")
-            self._keep(change)
+            self._queue_news(change)
 
     def end(self, reason: PeerError | None = None) -> None:
         super().end(None if self._leaving else reason)

@@ -30,14 +30,14 @@ from defserve.client.answers import (
     agrees,
     field_value,
     form,
-    settled,
+    maybe_await,
 )
 from defserve.client.audit import AUDIT_NOTIFICATION, FELL_BACK, RETRIED, MgpAuditTrail
 from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
 from defserve.client.mgp import server_claims
 from defserve.client.mgp.permissions import Approval, Approve, Grant, Policy, ServerGrants
-from defserve.client.mgp.server_claims import Failure, ListedSecurity, mgp_offer, said_mgp, tool_security
+from defserve.client.mgp.server_claims import Failure, ListedSecurity, mgp_offer, parse_mgp_claims, tool_security
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.core.json_values import as_list
 from defserve.core.messages import Id, encode
@@ -111,7 +111,7 @@ class Mgp:
         """Where the audit trail goes. Files are opened with the first connection."""
         return sinks_of(self._audit if self._audit is not None else AuditLogger())
 
-    def offered(self, answers: Answers) -> tuple[str, ...]:
+    def get_offered_extensions(self, answers: Answers) -> tuple[str, ...]:
         """The extensions that this client offers."""
         if self.extensions is not None:
             return tuple(self.extensions)
@@ -119,7 +119,7 @@ class Mgp:
 
     def capabilities(self, answers: Answers) -> dict[str, dict[str, Any]]:
         """Era → the client capabilities that offer MGP (§2.2)."""
-        return mgp_offer(self.offered(answers))
+        return mgp_offer(self.get_offered_extensions(answers))
 
 
 # -- One server as an MGP host treats it: what was negotiated (§2), and the steps of each request to the server.
@@ -177,9 +177,9 @@ class MgpPeer:
         try:
             result = await self._client.request(method, params)
         except PeerError as error:
-            self._audit.requested(method, params, error)
+            self._audit.record_request(method, params, error)
             raise
-        self._audit.requested(method, params, None)
+        self._audit.record_request(method, params, None)
         return result
 
     # -- the conversation begins and ends ----------------------------------------------------------------
@@ -187,7 +187,7 @@ class MgpPeer:
     async def prepare(self, agreement: SessionTerms) -> None:
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
         self._agreement = agreement
-        self._read(agreement)
+        self._read_claims(agreement)
         details = {"protocol_version": agreement.version, "mgp": self.version, "extensions": list(self.extensions)}
         self._audit.report("SERVER_CONNECTED", details=details)
         if "permissions" in self.sections and not agreement.stateless:
@@ -196,10 +196,10 @@ class MgpPeer:
         try:
             self._grants.admit(self.server_id, self.permissions_required)
         except Refused:
-            self.closed("its permissions were denied")
+            self.record_disconnect("its permissions were denied")
             raise
 
-    def closed(self, reason: str) -> None:
+    def record_disconnect(self, reason: str) -> None:
         """Note in the audit trail, once, that the server is gone."""
         if self._agreement is not None:
             self._agreement = None
@@ -209,8 +209,8 @@ class MgpPeer:
                 details |= {"calls_seen": self._audit.calls, "events_reported": self._audit.reports}
             self._audit.report("SERVER_DISCONNECTED", details=details)
 
-    def _read(self, agreement: SessionTerms) -> None:
-        said = said_mgp(agreement, self._options.offered(self._client.answers))
+    def _read_claims(self, agreement: SessionTerms) -> None:
+        said = parse_mgp_claims(agreement, self._options.get_offered_extensions(self._client.answers))
         self.server_id = self._audit.server_id = said.server_id or str(agreement.server_info.get("name", "unknown"))
         if said.version is not None:
             self.version, self.extensions, self.sections = said.version, said.extensions, said.sections
@@ -232,7 +232,7 @@ class MgpPeer:
             if isinstance(id, int | str) and (stream := self.streams.get(id)) is not None:
                 stream.heard(params)
         elif method == AUDIT_NOTIFICATION and "audit" in self.sections:
-            self._audit.received(params)
+            self._audit.record_server_event(params)
         elif method == CALLBACK_REQUEST and "callbacks" in self.sections and wants_answer(params):
             self._conversation.start_answer(respond_to_callback(params, self._client.answers, self._send))
 
@@ -250,15 +250,15 @@ class MgpPeer:
             if method == "tools/call":
                 # A copy, decoded as the server will decode it, so that exactly the checked arguments are sent.
                 return await self._call(from_json(encode(dict(params))), send, observer, frozenset())
-            return _given((await self._attempts(params, send, observer))[0])
+            return _raise_if_error((await self._attempts(params, send, observer))[0])
         except PeerError as error:
-            if (typed := self._typed(error)) is None:
+            if (typed := self._to_exception(error)) is None:
                 raise
             raise typed from error
 
     def check(self, result: Json) -> None:
         """Raises the exception for its code if a result is an error of MGP."""
-        if (error := self._typed(result)) is not None:
+        if (error := self._to_exception(result)) is not None:
             raise error
 
     async def _call(
@@ -274,7 +274,7 @@ class MgpPeer:
         try:
             is_confirmed = await self._admit(name, object_of(params.get("arguments")), instead_of)
         except Refused as refusal:
-            self._audit.blocked(name, refusal, trace_id)
+            self._audit.record_blocked_call(name, refusal, trace_id)
             raise
         if self.version is not None:
             params["trace_id"] = trace_id  # §6.5
@@ -285,9 +285,9 @@ class MgpPeer:
         try:
             outcome, failure = await self._attempts(params, send, observer, name, trace_id)
         except BaseException as error:
-            self._audit.executed(name, trace_id, error)
+            self._audit.record_sent_call(name, trace_id, error)
             raise
-        self._audit.executed(name, trace_id, outcome)
+        self._audit.record_sent_call(name, trace_id, outcome)
         tried |= {name}
         other = failure.fallback if failure is not None and self._may_repeat(observer) else None
         if other is not None and other not in tried and await self._is_of_same_server(name, other):
@@ -297,18 +297,18 @@ class MgpPeer:
                 again["_meta"] = {**object_of(params["_meta"])}
                 del again["_meta"][CONFIRMED_KEY]
             return await self._call(again, send, observer, tried, trace_id, name)
-        return _given(outcome)
+        return _raise_if_error(outcome)
 
     async def _is_of_same_server(self, name: str, other: str) -> bool:
         """Whether a tool that an error names is listed, and by the server whose error it is: of the servers behind
         one, each may only name its own.
         """
-        failed, named = await self._listed(name), await self._listed(other)
+        failed, named = await self._find_tool(name), await self._find_tool(other)
         return bool(named) and _server_of(failed) == _server_of(named)
 
     async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
         """Whether a person has confirmed a tool whose risk the server may not know that we know."""
-        tool = tool_security(name, await self._listed(name))
+        tool = tool_security(name, await self._find_tool(name))
         await self._options.validation.check(tool, arguments, enforced="tool_security" in self.sections)
         # A tool that does not say what it needs may need whatever its server does.
         needed = self.permissions_required if tool.permissions is None else tool.permissions
@@ -319,9 +319,9 @@ class MgpPeer:
         # The server knows that the listed ones are confirmed here.
         return is_confirmed and not tool.is_listed and "tool_security" in self.sections
 
-    async def _listed(self, name: str) -> Json:
+    async def _find_tool(self, name: str) -> Json:
         try:
-            return await self._client.listed(name, again=True)
+            return await self._client.find_tool(name, again=True)
         except PeerError as error:
             if error.code != MethodNotFound.code:
                 raise  # a tool whose declaration is unknown does not count as harmless
@@ -354,7 +354,7 @@ class MgpPeer:
     def _may_repeat(self, observer: RequestObserver | None) -> bool:
         return self._options.retry and (observer is None or observer.repeatable)
 
-    def _typed(self, outcome: PeerError | Json) -> DefserveError | None:
+    def _to_exception(self, outcome: PeerError | Json) -> DefserveError | None:
         failure = self._failure(outcome)
         return failure.exception() if failure is not None else None
 
@@ -372,7 +372,7 @@ def _server_of(tool: Json) -> str | None:
     return text_of(object_of(tool.get("_meta")).get(SERVER_KEY))
 
 
-def _given(outcome: Json | PeerError) -> Json:
+def _raise_if_error(outcome: Json | PeerError) -> Json:
     if isinstance(outcome, PeerError):
         raise outcome
     return outcome
@@ -514,7 +514,7 @@ class CallConfirmation:
 
     async def _ask(self, tool: ListedSecurity, arguments: dict[str, Any], instead_of: str | None) -> bool | None:
         if self._confirm is not None:
-            return await settled(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
+            return await maybe_await(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
         asked = format_question(tool.name, arguments, tool.schema, risk=tool.risk, instead_of=instead_of)
         return await agrees(self._answers, asked, "confirmed")
 
@@ -568,7 +568,7 @@ async def _callback_response(params: Mapping[str, Any], answers: Answers) -> Any
     if answers.ask is None or kind not in CALLBACK_FIELDS:
         return None
     field = CALLBACK_FIELDS[kind](texts_of(params.get("options")))
-    answer = await settled(answers.ask(str(params.get("message", "")), form(VALUE, field)))
+    answer = await maybe_await(answers.ask(str(params.get("message", "")), form(VALUE, field)))
     if isinstance(answer, Decision):
         return "confirm" if answer is Accept and kind == "confirmation" else "decline" if answer is Decline else None
     value = field_value(answer, VALUE)

@@ -13,12 +13,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import uuid4
 
 from defserve.base.redaction import printable
-from defserve.client.answers import Answers, agrees, settled
+from defserve.client.answers import Answers, agrees, maybe_await
 from defserve.client.audit import MgpAuditTrail
 from defserve.errors import MethodNotFound, PeerError, UsageError
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.vocabulary import FAMILIES, GRANT_KEYS, PERMISSIONS, PermissionDecision, checked_permission
+from defserve.protocols.mgp.vocabulary import FAMILIES, GRANT_KEYS, PERMISSIONS, PermissionDecision, check_permission
 
 Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
 WAITING = {"interactive": "Waiting for operator approval"}
@@ -58,7 +58,7 @@ class Approval:
         if isinstance(granted, str):
             raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
         self.policy, self._approve = policy, approve
-        self._granted = frozenset(checked_permission(name, "Mgp(granted=…)") for name in granted)
+        self._granted = frozenset(check_permission(name, "Mgp(granted=…)") for name in granted)
 
     def can_ask(self, answers: Answers) -> bool:
         """Whether a person or function can decide. Then it makes sense to ask again about a deferred permission."""
@@ -83,7 +83,7 @@ class Approval:
         if self._approve is None:
             question = f"Allow {printable(server)} to use {printable(permission)} ({risk_of(permission)})?"
             return _grant(await agrees(answers, question, "approved"))
-        return _grant(await settled(self._approve(permission, risk_of(permission), server)))
+        return _grant(await maybe_await(self._approve(permission, risk_of(permission), server)))
 
 
 def risk_of(permission: str) -> str:
@@ -127,7 +127,7 @@ class ServerGrants:
     @property
     def grants(self) -> dict[str, PermissionDecision]:
         """The current decision about each permission. An expired one is `deferred`."""
-        return {name: self._held(name).decision for name in self._grants}
+        return {name: self._find_grant(name).decision for name in self._grants}
 
     async def settle(self, names: Iterable[str], server: str) -> None:
         """Decide about permissions that are open or expired, and tell the server."""
@@ -140,13 +140,13 @@ class ServerGrants:
                 asked = {"request_id": id, "permissions": wanting, "policy": policy, "message": message}
                 await send_known(self.send, ASK_METHODS, asked)
             decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
-            await self._keep(id, decided)
+            await self._store_decisions(id, decided)
 
     async def change(self, decided: Mapping[str, Grant]) -> None:
         """Decide about permissions anew, and tell the server. What is deferred is asked for again when it is needed."""
-        await self._keep(str(uuid4()), decided)
+        await self._store_decisions(str(uuid4()), decided)
 
-    async def _keep(self, id: str, decided: Mapping[str, Grant]) -> None:
+    async def _store_decisions(self, id: str, decided: Mapping[str, Grant]) -> None:
         self._grants.update(decided)
         self._report(decided)
         if self.send is not None:
@@ -154,7 +154,7 @@ class ServerGrants:
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""
-        missing = {name: held.decision for name in names if (held := self._held(name)).decision != "approved"}
+        missing = {name: held.decision for name in names if (held := self._find_grant(name)).decision != "approved"}
         if not missing:
             return
         listed = "; ".join(f"{name}: {decision}" for name, decision in missing.items())
@@ -170,7 +170,7 @@ class ServerGrants:
 
     def admit(self, server: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied for a server that needs what a policy denies it: it is not connected (§3.4)."""
-        denied = {name: "denied" for name in names if self._held(name).decision == "denied"}
+        denied = {name: "denied" for name in names if self._find_grant(name).decision == "denied"}
         if denied and self._approval.rejects:
             raise PermissionDenied(
                 f"{server} needs {', '.join(denied)}, which the policy {self._approval.policy} denies:"
@@ -183,14 +183,14 @@ class ServerGrants:
         grants = {name: grant.wire() for name, grant in self._grants.items()}
         return {GRANT_KEYS[0]: grants} if grants else {}
 
-    def _held(self, name: str) -> Grant:
+    def _find_grant(self, name: str) -> Grant:
         """The decision about a permission: its own, or the one about its whole family."""
         families = (family for family, members in FAMILIES.items() if name in members)
         found = next((self._grants[each] for each in (name, *families) if each in self._grants), DEFERRED)
         return found if found.holds(vocabulary.utc_now()) else DEFERRED
 
     def _is_settled(self, name: str) -> bool:
-        held = self._held(name)
+        held = self._find_grant(name)
         if held.decision != "deferred":
             return True
         return name in self._grants and self._grants[name] == held and not self._approval.can_ask(self._answers)

@@ -25,14 +25,14 @@ from defserve.errors import (
 from defserve.protocols.mcp.errors import ERROR_KEY
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.errors import KINDS, Recovery
-from defserve.protocols.mgp.terms import EXTENSION_ID, SECTIONS, SECURITY_KEY, VERSION, undeclared
+from defserve.protocols.mgp.terms import EXTENSION_ID, SECTIONS, SECURITY_KEY, VERSION, derive_security
 
 if TYPE_CHECKING:
     from defserve.client.eras import SessionTerms
 
 
-MOST_PERMISSIONS: Final = 256
-LONGEST_NAME: Final = 256
+MAX_PERMISSIONS: Final = 256
+MAX_NAME_LENGTH: Final = 256
 
 
 class SaidMgp(NamedTuple):
@@ -55,7 +55,7 @@ def mgp_offer(extensions: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def said_mgp(terms: SessionTerms, offered: Collection[str]) -> SaidMgp:
+def parse_mgp_claims(terms: SessionTerms, offered: Collection[str]) -> SaidMgp:
     """What the server answered to an offer of these extensions."""
     block = _block(terms)
     version, id = text_of(block.get("version")), text_of(block.get("server_id"))
@@ -66,7 +66,7 @@ def said_mgp(terms: SessionTerms, offered: Collection[str]) -> SaidMgp:
         version,
         extensions,
         frozenset[str]().union(*(SECTIONS.get(name, frozenset()) for name in extensions)),
-        tuple(name[:LONGEST_NAME] for name in texts_of(block.get("permissions_required"))[:MOST_PERMISSIONS]),
+        tuple(name[:MAX_NAME_LENGTH] for name in texts_of(block.get("permissions_required"))[:MAX_PERMISSIONS]),
         id,
         text_of(block.get("trust_level")),
     )
@@ -137,7 +137,7 @@ def _risk(security: Json, hints: Json) -> str:
     if security:
         found = security.get("risk_level")
         return found if found in RISKS else "dangerous"
-    return undeclared(hints)["risk_level"]
+    return derive_security(hints)["risk_level"]
 
 
 # -- MGP §14: an error of a server that speaks MGP: the exception for its code, and whether to try again (§14.6).
@@ -145,8 +145,8 @@ def _risk(security: Json, hints: Json) -> str:
 # The server's fields are checked before they are used. It cannot make the host wait or retry beyond fixed limits.
 
 
-MOST_RETRIES: Final = 10
-LONGEST_WAIT: Final = 60.0
+MAX_RETRIES: Final = 10
+MAX_WAIT_SECONDS: Final = 60.0
 """Seconds. If the server wants a longer pause, the host does not retry: the caller decides."""
 USUAL_DELAY: Final = 1.0
 USUAL_RETRIES: Final = 3
@@ -172,7 +172,7 @@ class Failure(NamedTuple):
 
     def delay(self, retried: int) -> float | None:
         """Seconds to wait before the next attempt, after `retried` attempts; None if there is none."""
-        retries = min(self._number("max_retries", USUAL_RETRIES), MOST_RETRIES)
+        retries = min(self._number("max_retries", USUAL_RETRIES), MAX_RETRIES)
         if self.block.get("retryable") is not True or retried >= retries:
             return None
         strategy, least = self.block.get("retry_strategy"), self._number("retry_after_ms", 0) / 1000
@@ -182,8 +182,8 @@ class Failure(NamedTuple):
             wait = least or USUAL_DELAY
         else:
             # Doubling stops at the longest wait, so only the server's own minimum can be too long.
-            wait = max(least, min((least or USUAL_DELAY) * 2**retried, LONGEST_WAIT))
-        return wait if wait <= LONGEST_WAIT else None
+            wait = max(least, min((least or USUAL_DELAY) * 2**retried, MAX_WAIT_SECONDS))
+        return wait if wait <= MAX_WAIT_SECONDS else None
 
     @property
     def fallback(self) -> str | None:
@@ -217,11 +217,11 @@ def _failure(code: int, message: str, block: Any, body: Mapping[str, Any]) -> Fa
     return Failure(found, message, object_of(block), body)
 
 
-def _coded(kind: type[Refused] | type[ToolError]) -> Callable[[Failure], DefserveError]:
+def _make_error_factory(kind: type[Refused] | type[ToolError]) -> Callable[[Failure], DefserveError]:
     return lambda failure: kind(failure.message, data=failure.data)
 
 
-def _rejected(failure: Failure) -> DefserveError:
+def _to_rejected(failure: Failure) -> DefserveError:
     body, validator = failure.body, object_of(failure.block.get("details")).get("validator")
     code_safety = failure.code == errors.CODES["code_safety_violation"]
     return Rejected(
@@ -259,10 +259,10 @@ _CODED: Final = (
 
 # 4001 (unknown tool) is missing on purpose: it stays a JSON-RPC error, as without MGP.
 _MAKERS: Final[Mapping[int, Callable[[Failure], DefserveError]]] = {
-    **{kind.code: _coded(kind) for kind in _CODED},
-    errors.CODES["validation_blocked"]: _rejected,
-    errors.CODES["code_safety_violation"]: _rejected,
-    errors.CODES["draining"]: _coded(Draining),
-    errors.CODES["timeout"]: _coded(TimedOut),
+    **{kind.code: _make_error_factory(kind) for kind in _CODED},
+    errors.CODES["validation_blocked"]: _to_rejected,
+    errors.CODES["code_safety_violation"]: _to_rejected,
+    errors.CODES["draining"]: _make_error_factory(Draining),
+    errors.CODES["timeout"]: _make_error_factory(TimedOut),
     errors.CODES["invalid_arguments"]: _bad_arguments,
 }

@@ -27,7 +27,7 @@ FASTEST: Final = 1_000_000
 """Chunks per second; as good as no limit."""
 PAUSE_AT: Final = 256 * 1024
 RESUME_AT: Final = 64 * 1024
-MOST_UNREAD: Final = 16 * 1024 * 1024
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 LATE_SECONDS: Final = 1.0
 
 
@@ -60,7 +60,7 @@ class Stream:
         self._unread = 0
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._outcome.add_done_callback(self._settled)
+        self._outcome.add_done_callback(self._on_outcome_done)
         self._running: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Future[bool] | None = None
         self._rate: float = FASTEST
@@ -108,7 +108,7 @@ class Stream:
     async def pace(self, chunks_per_second: float | None) -> None:
         """Ask for at most so many chunks per second from now on; 0 pauses, None lifts the limit. It is a hint."""
         self._rate = FASTEST if chunks_per_second is None else chunks_per_second
-        await self._tell("pace", max_chunks_per_second=self._rate)
+        await self._notify_stream("pace", max_chunks_per_second=self._rate)
 
     async def cancel(self, reason: str = "user_cancelled") -> Any:
         """Cancel the call. Returns its parts so far, or its result if the call was over before."""
@@ -146,7 +146,7 @@ class Stream:
             if not self._outcome.done():
                 self._outcome.set_result(value)
         finally:
-            self._forget()
+            self._unregister_stream()
 
     async def _value(self, result: dict[str, Any]) -> Any:
         self.figures = object_of(result.get("_mgp"))
@@ -154,9 +154,9 @@ class Stream:
             self.cancelled = True
             return value_of({"content": result.get("content")}, None)
         value = await self._client.value(self.tool, result)
-        self._give(self._order.rest())
+        self._deliver_parts(self._order.rest())
         if self._order.next == 0 and value is not None:
-            self._give([value])
+            self._deliver_parts([value])
         return value
 
     def _cut(self, partial: dict[str, Any]) -> None:
@@ -166,10 +166,10 @@ class Stream:
 
     def _end(self, error: Exception) -> None:
         if not self._outcome.done():
-            self._give(self._order.rest())
+            self._deliver_parts(self._order.rest())
             self._outcome.set_exception(error)
 
-    def _settled(self, outcome: asyncio.Future[Any]) -> None:
+    def _on_outcome_done(self, outcome: asyncio.Future[Any]) -> None:
         outcome.exception()  # marks it as retrieved: perhaps nobody awaits it
         self._news.set()
 
@@ -182,7 +182,7 @@ class Stream:
 
     def begins(self) -> str:
         """A new id. Without a session, anyone who knows the id can cancel the call, so it must be hard to guess."""
-        self._forget()
+        self._unregister_stream()
         self._order.repeat()
         self._id = uuid4().hex
         if self._mgp is not None:
@@ -199,7 +199,7 @@ class Stream:
         spoke, self._spoke = self._spoke, False
         return spoke or self._paused or not self._rate
 
-    def _forget(self) -> None:
+    def _unregister_stream(self) -> None:
         if self._mgp is not None and self._id is not None:
             self._mgp.streams.pop(self._id, None)
 
@@ -212,15 +212,15 @@ class Stream:
             return
         self._spoke = True
         if params.get("gap_unrecoverable") is True:
-            self._give(self._order.lose(index))
+            self._deliver_parts(self._order.skip_chunk(index))
         else:
-            self._give(self._order.take(index, _part(params.get("content"))))
-        if missing := self._order.wanted():
-            self._say("gap", missing_indices=missing)
+            self._deliver_parts(self._order.add_chunk(index, _part(params.get("content"))))
+        if missing := self._order.take_missing_indices():
+            self._notify_stream_soon("gap", missing_indices=missing)
 
-    def _give(self, parts: list[Any]) -> None:
+    def _deliver_parts(self, parts: list[Any]) -> None:
         for part in parts:
-            if self._unread > MOST_UNREAD:
+            if self._unread > MAX_UNREAD_BYTES:
                 self._dropped += 1
             else:
                 self._ready.append(part)
@@ -229,21 +229,21 @@ class Stream:
             self._news.set()
         if self._unread > PAUSE_AT and not (self._paused or self._is_awaited or self._outcome.done()):
             self._paused = True
-            self._pausing = self._say("pace", max_chunks_per_second=0)
+            self._pausing = self._notify_stream_soon("pace", max_chunks_per_second=0)
 
     async def _resume(self) -> None:
         if self._paused:
             self._paused = False
             if self._pausing is not None:
                 await asyncio.wait((self._pausing,))  # over HTTP the later notification could overtake the earlier one
-            await self._tell("pace", max_chunks_per_second=self._rate)
+            await self._notify_stream("pace", max_chunks_per_second=self._rate)
 
-    async def _tell(self, what: str, **fields: Any) -> None:
+    async def _notify_stream(self, what: str, **fields: Any) -> None:
         if self._mgp is not None and self._id is not None and not self._outcome.done():
             await self._client.notify(f"notifications/mgp.stream.{what}", {"request_id": self._id, **fields})
 
-    def _say(self, what: str, **fields: Any) -> asyncio.Task[None]:
-        return self._client.say(f"notifications/mgp.stream.{what}", {"request_id": self._id, **fields})
+    def _notify_stream_soon(self, what: str, **fields: Any) -> asyncio.Task[None]:
+        return self._client.notify_soon(f"notifications/mgp.stream.{what}", {"request_id": self._id, **fields})
 
 
 def _part(content: Any) -> Any:
@@ -254,11 +254,11 @@ def _part(content: Any) -> Any:
 # -- MGP §12.9: puts the chunks of a stream in order by their index, and knows which ones are missing.
 
 
-MOST_EARLY: Final = 1_000
-MOST_EARLY_BYTES: Final = 16 * 1024 * 1024
+MAX_EARLY_CHUNKS: Final = 1_000
+MAX_EARLY_BYTES: Final = 16 * 1024 * 1024
 AROUND_BYTES: Final = 128
 """What a part takes besides its content, about."""
-MOST_WANTED: Final = 256
+MAX_MISSING_INDICES: Final = 256
 """How many missing chunks are asked for at a time. The server chooses the indices, so a gap may be huge."""
 
 _LOST: Final = object()
@@ -275,7 +275,7 @@ class ChunkOrder:
         self._early_bytes = 0
         self._asked: set[int] = set()
 
-    def take(self, index: int, content: Any) -> list[Any]:
+    def add_chunk(self, index: int, content: Any) -> list[Any]:
         """Take one more chunk; returns the chunks that are next in order. A repeated chunk is ignored."""
         if index < self.next or index in self._early:
             return []
@@ -283,18 +283,18 @@ class ChunkOrder:
         size = part_size(content) if index > self.next else 0
         self._early[index] = (content, size)
         self._early_bytes += size
-        if len(self._early) > MOST_EARLY or self._early_bytes > MOST_EARLY_BYTES:
+        if len(self._early) > MAX_EARLY_CHUNKS or self._early_bytes > MAX_EARLY_BYTES:
             self._skip_to(min(self._early))
         return self._due()
 
-    def lose(self, index: int) -> list[Any]:
+    def skip_chunk(self, index: int) -> list[Any]:
         """Give up a chunk that cannot be sent again. Other missing chunks may be asked for once more."""
         self._asked.clear()
-        return self.take(index, _LOST)
+        return self.add_chunk(index, _LOST)
 
-    def wanted(self) -> list[int]:
+    def take_missing_indices(self) -> list[int]:
         """The missing chunks that were not asked for yet."""
-        until = min(max(self._early, default=0), self.next + MOST_WANTED)
+        until = min(max(self._early, default=0), self.next + MAX_MISSING_INDICES)
         found = [index for index in range(self.next, until) if index not in self._early and index not in self._asked]
         self._asked = {index for index in self._asked if index >= self.next}.union(found)
         return found

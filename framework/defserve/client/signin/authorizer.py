@@ -14,7 +14,7 @@ from inspect import isawaitable
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from defserve.auth.oauth import NO_CHALLENGE, Challenge, checked_url, http_address, is_loopback, oauth_challenge
+from defserve.auth.oauth import NO_CHALLENGE, Challenge, check_url, http_address, is_loopback, oauth_challenge
 from defserve.client.client import Client
 from defserve.client.link import Authorizer, ClientAuth, HttpChallenge
 from defserve.client.signin.credential_files import user_store
@@ -36,13 +36,13 @@ from defserve.client.signin.grants import (
     Redirect,
     TokenGrant,
     Wanted,
-    given_client,
+    parse_client,
 )
 from defserve.client.signin.issuer import ClientRegistration, Discovered, discover, is_own_issuer
 from defserve.client.targets import connect_url
 from defserve.errors import PeerError, UsageError
 
-MOST_IN_VAIN: Final = 2
+MAX_VAIN_RENEWALS: Final = 2
 """How many new tokens a server may refuse, one after the other, before we believe that it takes none."""
 
 # A refresh token that is refused with one of these is of no use any more.
@@ -74,7 +74,7 @@ class ServerAuthorizer:
         self, url: str, store: CredentialStore, grant: TokenGrant | None, how: AuthorizerOptions | None = None
     ) -> None:
         url = http_address(url)
-        checked_url(url, "the address to sign in to", query=True)
+        check_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self._credential: Credential | None = None
         self._is_loaded = False
@@ -116,11 +116,11 @@ class ServerAuthorizer:
             headers["dpop"] = credential.key.proof(method, url, token=token, nonce=self._nonce)
         return headers
 
-    def taken(self, headers: Mapping[str, str]) -> None:
+    def on_request_accepted(self, headers: Mapping[str, str]) -> None:
         self._in_vain = 0
         self._nonce = headers.get("dpop-nonce") or self._nonce
 
-    async def refused(self, challenge: HttpChallenge) -> bool:
+    async def handle_challenge(self, challenge: HttpChallenge) -> bool:
         said = oauth_challenge(challenge.headers.get("www-authenticate", ""))
         nonce = challenge.headers.get("dpop-nonce")
         if nonce and nonce != self._nonce:
@@ -151,7 +151,7 @@ class ServerAuthorizer:
 
     async def _load(self) -> None:
         try:
-            found = await asyncio.to_thread(self._store.read, self._url)
+            found = await asyncio.to_thread(self._store.load_credential, self._url)
         except UsageError as error:
             raise SignInError(error.problem, fix=error.fix) from None
         self._credential = replace(found, tokens=None) if found is not None and self._how.anew else found
@@ -177,7 +177,7 @@ class ServerAuthorizer:
         """Other credentials than those that were refused. Whether there are any."""
         credential, fetcher = self._credential, Fetcher(reach)
         tokens = credential and credential.tokens
-        if tokens is not None and await self._changed_elsewhere():
+        if tokens is not None and await self._adopt_renewed_tokens():
             return True
         if self._grant is None and not (credential and credential.can_refresh and status == 401):
             return False
@@ -199,7 +199,7 @@ class ServerAuthorizer:
         before = credential.asked if credential is not None and is_same and status == 403 else ()
         if status == 403 and set(challenge.scopes) <= set(before):
             return False  # asked for, and still refused
-        if self._in_vain >= MOST_IN_VAIN:
+        if self._in_vain >= MAX_VAIN_RENEWALS:
             raise SignInError(
                 f"{self._url} refuses the tokens that {found.issuer.issuer} gives for it",
                 fix="tell who runs the server; `defserve login URL` starts anew",
@@ -237,15 +237,15 @@ class ServerAuthorizer:
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
         wanted = Wanted(self._url, found, scopes, fetcher, key, self._credential)
         credential = await self._grant.obtain(wanted)
-        async with self._locked():
-            await self._keep(credential)
+        async with self._hold_credential_lock():
+            await self._store_credential(credential)
         assert self._credential is not None
         return self._credential
 
     async def _refresh(self, before: Credential) -> bool:
         """Renew the access token. Whether there is another one now. A refresh token that has ended is forgotten."""
-        async with self._locked():
-            if await self._changed_elsewhere():
+        async with self._hold_credential_lock():
+            if await self._adopt_renewed_tokens():
                 return True
             assert before.tokens is not None and before.tokens.refresh_token is not None
             form = {
@@ -260,29 +260,29 @@ class ServerAuthorizer:
                 if refusal.error not in ENDED:
                     raise
                 log.info("the sign-in to %s has ended: %s", self._url, refusal.error)
-                await self._keep(replace(before, tokens=None))
+                await self._store_credential(replace(before, tokens=None))
                 return False
-            await self._keep(before.with_tokens(tokens))
+            await self._store_credential(before.with_tokens(tokens))
             return True
 
-    async def _changed_elsewhere(self) -> bool:
+    async def _adopt_renewed_tokens(self) -> bool:
         """Whether another process has renewed the tokens; then they are taken from the store."""
-        kept = await asyncio.to_thread(self._store.read, self._url)
+        kept = await asyncio.to_thread(self._store.load_credential, self._url)
         mine = self._credential and self._credential.tokens
         if kept is None or kept.tokens is None or (mine and kept.tokens.access_token == mine.access_token):
             return False
         self._credential = kept
         return True
 
-    async def _keep(self, credential: Credential) -> None:
+    async def _store_credential(self, credential: Credential) -> None:
         self._credential = credential
-        await asyncio.to_thread(self._store.write, credential)
+        await asyncio.to_thread(self._store.store_credential, credential)
 
     @asynccontextmanager
-    async def _locked(self) -> AsyncGenerator[None]:
+    async def _hold_credential_lock(self) -> AsyncGenerator[None]:
         from anyio import CapacityLimiter, to_thread
 
-        lock = self._store.locked(self._url)
+        lock = self._store.hold_credential_lock(self._url)
         try:
             # A thread of its own: whoever holds the lock needs the usual ones to go on.
             await to_thread.run_sync(lock.__enter__, abandon_on_cancel=True, limiter=CapacityLimiter(1))
@@ -341,7 +341,7 @@ class SignIn:
         dpop: bool = False,
         anew: bool = False,
     ) -> None:
-        self._client, self._url_id = given_client(client_id, client_secret)
+        self._client, self._url_id = parse_client(client_id, client_secret)
         self._scopes, self._name, self._redirect = scopes, name, redirect
         self._store, self._how = store, AuthorizerOptions(issuer, dpop, anew)
 
@@ -442,7 +442,7 @@ class CrossAppAccess(_Unattended):
         issuer: str | None = None,
         store: CredentialStore | None = None,
     ) -> None:
-        there, _ = given_client(idp_client_id, idp_client_secret)
+        there, _ = parse_client(idp_client_id, idp_client_secret)
         provider = IdentityProvider(idp_token_endpoint, id_token, there)
         grant = AssertionGrant(provider.assertion, ClientRegistration(client_id, client_secret), scopes)
         super().__init__(grant, issuer, False, store)
@@ -502,7 +502,7 @@ async def sign_in(
 
     `scopes` are asked for beside those of before; without any, the server says which.
     """
-    known = await asyncio.to_thread(user_store().read, url)
+    known = await asyncio.to_thread(user_store().load_credential, url)
     authorizer = SignIn(
         scopes=(*(known.asked if known else ()), *scopes) if scopes else None,
         client_id=client_id,
@@ -537,10 +537,10 @@ async def sign_out(url: str) -> str:
     """
     store = user_store()
     try:
-        credential = await asyncio.to_thread(store.read, url)
+        credential = await asyncio.to_thread(store.load_credential, url)
     except UsageError:
         credential = None  # the keyring is gone: what is here is forgotten all the same
-    if not await asyncio.to_thread(store.forget, url):
+    if not await asyncio.to_thread(store.delete_credential, url):
         raise UsageError(f"you are not signed in to {url}", fix="`defserve login --list` shows where you are")
     if credential is None or credential.tokens is None:
         return ""

@@ -20,7 +20,7 @@ PATH: Final = "/callback"
 SECONDS = 600.0
 """How long a person may take."""
 READ_SECONDS: Final = 10.0
-LONGEST_HEAD: Final = 32 * 1024
+MAX_HEAD_BYTES: Final = 32 * 1024
 
 Typed: TypeAlias = Callable[[bool], Awaitable[str]]
 
@@ -79,7 +79,7 @@ class Browser:
             registered = urlsplit(preferred).port or 0
         for port in (self._port,) if self._port else (registered, 0):
             with suppress(OSError):
-                return await asyncio.start_server(visit.answer, HOST, port, limit=LONGEST_HEAD)
+                return await asyncio.start_server(visit.answer, HOST, port, limit=MAX_HEAD_BYTES)
         raise SignInError(f"port {self._port} of this machine is taken", fix="use another one, or none")
 
 
@@ -124,9 +124,9 @@ class LoopbackVisit:
                 location = (await self._typed(is_again)).strip()
             except (EOFError, OSError):
                 return  # nobody types; the browser may still come
-            is_again = not self._take(location)
+            is_again = not self._accept_location(location)
 
-    def _take(self, location: str) -> bool:
+    def _accept_location(self, location: str) -> bool:
         if self._is_answer(location) and not self._location.done():
             self._location.set_result(location)
             return True
@@ -139,7 +139,7 @@ class LoopbackVisit:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 method, target, *_ = head.split(" ", 2)
                 is_ours = method == "GET" and target.partition("?")[0] == urlsplit(self.uri).path
-                taken = is_ours and self._take(self.uri + target[len(urlsplit(self.uri).path) :])
+                taken = is_ours and self._accept_location(self.uri + target[len(urlsplit(self.uri).path) :])
                 page = (self._done if taken else _OTHER).encode()
                 status = "200 OK" if taken else "404 Not Found"
                 writer.write(_HEAD.format(status=status, length=len(page)).encode() + page)

@@ -18,10 +18,10 @@ from defserve.client.link import SIGN_IN_FOLDER, canonical, sign_in_file
 from defserve.client.replies import Json, object_of, text_of
 from defserve.client.signin.credentials import LOCK_SECONDS, Credential, public_part, read_credential, secret_part
 from defserve.errors import UsageError
-from defserve.stores.files import config_file, is_private_folder, locked, newer_format, read_private, replace_file
+from defserve.stores.files import config_file, hold_lock, is_private_folder, newer_format, read_private, replace_file
 
 FORMAT: Final = 1
-LONGEST_FILE: Final = 512 * 1024
+MAX_FILE_BYTES: Final = 512 * 1024
 NAME: Final = "the sign-in"
 
 log = logging.getLogger("defserve.client")
@@ -36,17 +36,17 @@ class FileStore:
     def __init__(self, folder: Path, keyring: Keyring | None) -> None:
         self._folder, self._keyring = folder, keyring
 
-    def read(self, server: str) -> Credential | None:
+    def load_credential(self, server: str) -> Credential | None:
         """See `CredentialStore`. Raises UsageError if others could have read or changed it."""
-        found = self._read(sign_in_file(server, self._folder))
+        found = self._read_file(sign_in_file(server, self._folder))
         # A token is for one server. A file that was copied or renamed does not make it one for another.
         return found if found is not None and canonical(found.server) == canonical(server) else None
 
-    def write(self, credential: Credential) -> None:
+    def store_credential(self, credential: Credential) -> None:
         path = sign_in_file(credential.server, self._folder)
         public, secret = public_part(credential), secret_part(credential)
         document: Json = {"format": FORMAT, **public}
-        if self._keyring is not None and self._keyring.write(self._entry(credential.server), json.dumps(secret)):
+        if self._keyring is not None and self._keyring.store_secret(self._entry(credential.server), json.dumps(secret)):
             document["keyring"] = True
         else:
             document["secrets"] = secret
@@ -56,10 +56,10 @@ class FileStore:
         except OSError as error:
             raise UsageError(f"{NAME} {path} cannot be kept: {error.strerror}", fix="check that folder") from None
 
-    def forget(self, server: str) -> bool:
+    def delete_credential(self, server: str) -> bool:
         path = sign_in_file(server, self._folder)
         if self._keyring is not None:
-            self._keyring.forget(self._entry(server))
+            self._keyring.delete_secret(self._entry(server))
         try:
             path.unlink()
         except FileNotFoundError:
@@ -79,9 +79,9 @@ class FileStore:
         return "the system's keyring" if self._document(path).get("keyring") else str(path)
 
     @contextmanager
-    def locked(self, server: str) -> Generator[None]:
+    def hold_credential_lock(self, server: str) -> Generator[None]:
         self._make_folder()
-        with locked(sign_in_file(server, self._folder).with_suffix(".lock"), LOCK_SECONDS):
+        with hold_lock(sign_in_file(server, self._folder).with_suffix(".lock"), LOCK_SECONDS):
             yield
 
     def _entry(self, server: str) -> str:
@@ -93,7 +93,7 @@ class FileStore:
         if os.name == "posix" and not is_private_folder(self._folder):
             raise UsageError(f"others can use {self._folder}", fix=f"chmod 700 {self._folder}")
 
-    def _read(self, path: Path) -> Credential | None:
+    def _read_file(self, path: Path) -> Credential | None:
         document = self._document(path)
         if not document:
             return None
@@ -104,7 +104,7 @@ class FileStore:
                 f"the secrets of {NAME} {path} are in the system's keyring, which cannot be used here",
                 fix='pip install "defserve[keyring]", or sign in again: defserve login URL',
             )
-        kept = self._keyring.read(self._entry(text_of(document.get("server")) or ""))
+        kept = self._keyring.load_secret(self._entry(text_of(document.get("server")) or ""))
         return read_credential(document, object_of(json.loads(kept))) if kept else None
 
     def _document(self, path: Path) -> Json:
@@ -113,7 +113,7 @@ class FileStore:
         if os.name == "posix" and not is_private_folder(path.parent):
             raise UsageError(f"others can use {path.parent}", fix=f"chmod 700 {path.parent}")
         try:
-            document = object_of(json.loads(read_private(path, NAME, LONGEST_FILE)))
+            document = object_of(json.loads(read_private(path, NAME, MAX_FILE_BYTES)))
         except (OSError, ValueError) as error:
             said = (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is damaged"
             log.warning("%s %s cannot be read: %s", NAME, path, said)
@@ -157,7 +157,7 @@ class Keyring:
             log.debug("no keyring: %s", type(error).__name__)
             return None
 
-    def read(self, key: str) -> str | None:
+    def load_secret(self, key: str) -> str | None:
         """Raises UsageError if the keyring does not answer, since somebody may have to unlock it."""
         try:
             return self._backend.get_password(KEYRING_SERVICE, key)
@@ -166,7 +166,7 @@ class Keyring:
                 f"the system's keyring does not answer ({type(error).__name__})", fix="unlock it, and try again"
             ) from None
 
-    def write(self, key: str, secret: str) -> bool:
+    def store_secret(self, key: str, secret: str) -> bool:
         """Whether it was kept."""
         try:
             self._backend.set_password(KEYRING_SERVICE, key, secret)
@@ -175,7 +175,7 @@ class Keyring:
             return False
         return True
 
-    def forget(self, key: str) -> None:
+    def delete_secret(self, key: str) -> None:
         """Forget a secret, if it is there."""
         try:
             self._backend.delete_password(KEYRING_SERVICE, key)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.oauth import client_basic
 from defserve.client.replies import Json, number_of, object_of, text_of, texts_of
-from defserve.client.signin.fetching import Fetched, Fetcher, Reach, RefusedByIssuer, SignInError, quoted
+from defserve.client.signin.fetching import Fetched, Fetcher, Reach, RefusedByIssuer, SignInError, quote_peer_text
 from defserve.client.signin.issuer import BASIC, POST, SIGNED, ClientRegistration, IssuerMetadata
 from defserve.core import json_values
 from defserve.errors import UsageError
@@ -124,8 +124,8 @@ def read_credential(public: Json, secret: Json) -> Credential | None:
 
 SLACK_SECONDS: Final = 30.0
 """A token that ends sooner counts as ended: it has to last until its request arrives."""
-LONGEST_TOKEN: Final = 32 * 1024
-LONGEST_LIFE: Final = 10 * 365 * 86_400
+MAX_TOKEN_LENGTH: Final = 32 * 1024
+MAX_LIFETIME_SECONDS: Final = 10 * 365 * 86_400
 """Seconds. An issuer may write any number."""
 ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 NONCE_WANTED: Final = "use_dpop_nonce"
@@ -205,14 +205,14 @@ class TokenEndpoint:
     async def _post(self, url: str, what: str, form: Mapping[str, str]) -> Fetched:
         if not url:
             raise SignInError(f"{self._issuer.issuer} does not say where its token endpoint is")
-        fields, headers = self._authenticated(form)
+        fields, headers = self._add_client_proof(form)
         if self._proof_key is not None:
             headers["DPoP"] = self._proof_key.proof("POST", url, nonce=self._nonce)
         answer = await self._fetcher.post(url, what, fields, headers)
         self._nonce = answer.headers.get("dpop-nonce") or self._nonce
         return answer
 
-    def _authenticated(self, form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    def _add_client_proof(self, form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         """The form and the headers with what proves who the client is."""
         client, fields = self._client, dict(form)
         if client.method == BASIC and client.client_secret is not None:
@@ -222,17 +222,17 @@ class TokenEndpoint:
             fields["client_secret"] = client.client_secret
         elif client.method == SIGNED and (signing := self._signing_key) is not None:
             fields["client_assertion_type"] = ASSERTION
-            fields["client_assertion"] = signed_assertion(
+            fields["client_assertion"] = sign_assertion(
                 signing.key, signing.algorithm, client.client_id, self._issuer.issuer
             )
         return fields, {}
 
     def _refusal(self, answer: Fetched, what: str) -> RefusedByIssuer:
         error = text_of(answer.document.get("error")) or f"HTTP {answer.status}"
-        said = quoted(answer.document.get("error_description") or "")
+        said = quote_peer_text(answer.document.get("error_description") or "")
         return RefusedByIssuer(
             error,
-            f"{what} of {self._issuer.issuer} refuses: {quoted(error)}{f': {said}' if said else ''}",
+            f"{what} of {self._issuer.issuer} refuses: {quote_peer_text(error)}{f': {said}' if said else ''}",
             fix=_FIXES.get(error, ""),
         )
 
@@ -250,18 +250,20 @@ def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Toke
     """The tokens in an answer. Raises SignInError if it has none, or they are of a kind that was not asked for."""
     access, kind = text_of(document.get("access_token")), text_of(document.get("token_type")) or ""
     type = TOKEN_TYPES.get(kind.lower())
-    if not access or len(access) > LONGEST_TOKEN or not access.isascii() or not access.isprintable() or " " in access:
+    if not access or len(access) > MAX_TOKEN_LENGTH or not (access.isascii() and access.isprintable()) or " " in access:
         raise SignInError("the token endpoint answered without an access token that can be sent")
     if type is None or (type == "DPoP" and not is_bound):
-        raise SignInError(f"the token endpoint gave a token of the type {quoted(kind)!r}, which was not asked for")
+        raise SignInError(
+            f"the token endpoint gave a token of the type {quote_peer_text(kind)!r}, which was not asked for"
+        )
     granted, seconds = text_of(document.get("scope")), number_of(document.get("expires_in"))
     refresh = text_of(document.get("refresh_token"))
     return Tokens(
         access,
         type,
         tuple(granted.split()) if granted is not None else tuple(asked),
-        time.time() + min(seconds, LONGEST_LIFE) if seconds is not None and seconds >= 0 else None,
-        refresh if refresh and len(refresh) <= LONGEST_TOKEN else None,
+        time.time() + min(seconds, MAX_LIFETIME_SECONDS) if seconds is not None and seconds >= 0 else None,
+        refresh if refresh and len(refresh) <= MAX_TOKEN_LENGTH else None,
     )
 
 
@@ -306,7 +308,7 @@ class ProofKey:
         return jose("jwt").encode(header, claims, self._key, algorithms=[PROOF_ALGORITHM])
 
 
-def signed_assertion(key: str | bytes, algorithm: str, client_id: str, audience: str) -> str:
+def sign_assertion(key: str | bytes, algorithm: str, client_id: str, audience: str) -> str:
     """A JWT that proves who a client is (RFC 7523 §3), signed with its private key in PEM or JWK. Raises UsageError."""
     now = int(time.time())
     claims = {
@@ -354,15 +356,15 @@ LOCK_SECONDS: Final = 60.0
 class CredentialStore(Protocol):
     """Keeps one credential for each server. Its methods may block, so they are called in a thread."""
 
-    def read(self, server: str) -> Credential | None:
+    def load_credential(self, server: str) -> Credential | None:
         """The credential for a server."""
         ...
 
-    def write(self, credential: Credential) -> None:
+    def store_credential(self, credential: Credential) -> None:
         """Keep a credential instead of the one before. Raises UsageError if it cannot be kept."""
         ...
 
-    def forget(self, server: str) -> bool:
+    def delete_credential(self, server: str) -> bool:
         """Forget a credential. Whether there was one."""
         ...
 
@@ -370,7 +372,7 @@ class CredentialStore(Protocol):
         """The servers that there are credentials for."""
         ...
 
-    def locked(self, server: str) -> AbstractContextManager[None]:
+    def hold_credential_lock(self, server: str) -> AbstractContextManager[None]:
         """Whoever else wants to renew the credential of this server waits. Entering it raises OSError or UsageError.
 
         It is entered in one thread and left in another.
@@ -385,20 +387,20 @@ class MemoryCredentialStore:
         self._kept: dict[str, Credential] = {}
         self._locks: dict[str, threading.Lock] = {}
 
-    def read(self, server: str) -> Credential | None:
+    def load_credential(self, server: str) -> Credential | None:
         return self._kept.get(server)
 
-    def write(self, credential: Credential) -> None:
+    def store_credential(self, credential: Credential) -> None:
         self._kept[credential.server] = credential
 
-    def forget(self, server: str) -> bool:
+    def delete_credential(self, server: str) -> bool:
         return self._kept.pop(server, None) is not None
 
     def servers(self) -> Iterator[str]:
         return iter(tuple(self._kept))
 
     @contextmanager
-    def locked(self, server: str) -> Generator[None]:
+    def hold_credential_lock(self, server: str) -> Generator[None]:
         lock = self._locks.setdefault(server, threading.Lock())
         if not lock.acquire(timeout=LOCK_SECONDS):
             raise TimeoutError(f"another renewal takes more than {LOCK_SECONDS:g} s")

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from pydantic_core import from_json, to_json
 
-from defserve.auth.oauth import checked_url, is_loopback
+from defserve.auth.oauth import check_url, is_loopback
 from defserve.base.redaction import redact_text
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, is_proxied
 from defserve.client.links.http_connection import Broken
@@ -23,10 +23,10 @@ from defserve.guard.network import judge, not_public
 from defserve.serve.address import NotRenewed, SignInError
 from defserve.version import VERSION
 
-LONGEST_DOCUMENT: Final = 256 * 1024
-LONGEST_URL: Final = 8_000
+MAX_DOCUMENT_BYTES: Final = 256 * 1024
+MAX_URL_LENGTH: Final = 8_000
 FETCH_SECONDS = 30.0
-MOST_REDIRECTS: Final = 3
+MAX_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset((301, 302, 307, 308))
 _HEADERS: Final = {"user-agent": f"defserve/{VERSION}", "accept": "application/json"}
 
@@ -55,14 +55,14 @@ class Fetcher:
 
     async def get(self, url: str, what: str) -> Fetched:
         """The document at a URL. Redirects are followed within its origin."""
-        address = self._judged(url, what)
+        address = self._check_url(url, what)
         origin = address.origin
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             found = await self._send(address, what, "GET", {}, None)
             if found.status not in _REDIRECTS or "location" not in found.headers:
                 return found
             try:
-                address = self._judged(address.join(found.headers["location"]).url, what)
+                address = self._check_url(address.join(found.headers["location"]).url, what)
             except ValueError:
                 break
             if address.origin != origin:
@@ -74,16 +74,16 @@ class Fetcher:
     ) -> Fetched:
         """Send a form. No redirect is followed, because it has secrets."""
         form = {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
-        return await self._send(self._judged(url, what), what, "POST", form, urlencode(content).encode())
+        return await self._send(self._check_url(url, what), what, "POST", form, urlencode(content).encode())
 
     async def post_json(self, url: str, what: str, document: Json) -> Fetched:
         """Send a JSON document. No redirect is followed."""
         kind = {"content-type": "application/json"}
-        return await self._send(self._judged(url, what), what, "POST", kind, to_json(document))
+        return await self._send(self._check_url(url, what), what, "POST", kind, to_json(document))
 
     async def check(self, url: str, what: str) -> str:
         """A URL that somebody else is going to open, such as a browser; judged as if it were opened here."""
-        address = self._judged(url, what)
+        address = self._check_url(url, what)
         if is_proxied(address):
             self._judge_name(address, what)
         else:
@@ -93,11 +93,11 @@ class Fetcher:
                 raise SignInError(f"{what} {address} is not used: {error.message}") from None
         return url
 
-    def _judged(self, url: str, what: str) -> Address:
+    def _check_url(self, url: str, what: str) -> Address:
         try:
-            if len(url) > LONGEST_URL:
-                raise UsageError(f"{what} has more than {LONGEST_URL} characters", fix="use a shorter address")
-            parts = checked_url(url, what, query=True)
+            if len(url) > MAX_URL_LENGTH:
+                raise UsageError(f"{what} has more than {MAX_URL_LENGTH} characters", fix="use a shorter address")
+            parts = check_url(url, what, query=True)
         except UsageError as error:
             raise SignInError(error.problem, fix="tell who runs the server; this address comes from it") from None
         if is_loopback(parts.hostname or "") and self.reach is not Reach.MACHINE:
@@ -130,7 +130,7 @@ class Fetcher:
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 response = await client.send(method, address.target, headers, content)
-                body = await response.start(LONGEST_DOCUMENT)
+                body = await response.start(MAX_DOCUMENT_BYTES)
                 await response.aclose()
         except TimeoutError:
             raise SignInError(f"{what} {address} did not answer within {FETCH_SECONDS:g} s") from None
@@ -138,8 +138,8 @@ class Fetcher:
             raise SignInError(f"{what} {address} cannot be reached: {error}") from None
         finally:
             await client.aclose()
-        if len(body) > LONGEST_DOCUMENT:
-            raise SignInError(f"{what} {address} answered with more than {LONGEST_DOCUMENT} bytes")
+        if len(body) > MAX_DOCUMENT_BYTES:
+            raise SignInError(f"{what} {address} answered with more than {MAX_DOCUMENT_BYTES} bytes")
         return Fetched(response.status, response.headers, _document(body))
 
 
@@ -217,9 +217,9 @@ async def addresses_within(reach: Reach, host: str, port: int) -> Sequence[str]:
 # -- Why a sign-in failed.
 
 
-__all__ = ["NotRenewed", "RefusedByIssuer", "SignInError", "quoted"]
+__all__ = ["NotRenewed", "RefusedByIssuer", "SignInError", "quote_peer_text"]
 
-LONGEST_QUOTE = 300
+MAX_QUOTE_LENGTH = 300
 
 
 class RefusedByIssuer(SignInError):
@@ -230,6 +230,6 @@ class RefusedByIssuer(SignInError):
         super().__init__(problem, fix=fix)
 
 
-def quoted(text: object) -> str:
+def quote_peer_text(text: object) -> str:
     """Words of a peer, safe for a message: bounded, on one line, without secrets."""
-    return " ".join(redact_text(str(text), limit=LONGEST_QUOTE).split())
+    return " ".join(redact_text(str(text), limit=MAX_QUOTE_LENGTH).split())

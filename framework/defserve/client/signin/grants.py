@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from defserve.auth.oauth import make_pkce_challenge
 from defserve.client.replies import text_of
 from defserve.client.signin.credentials import Credential, ProofKey, SigningKey, TokenEndpoint
-from defserve.client.signin.fetching import Fetcher, Reach, RefusedByIssuer, SignInError, quoted
+from defserve.client.signin.fetching import Fetcher, Reach, RefusedByIssuer, SignInError, quote_peer_text
 from defserve.client.signin.issuer import (
     NONE,
     SIGNED,
@@ -92,7 +92,7 @@ class PersonGrant:
     async def obtain(self, wanted: Wanted) -> Credential:
         issuer = wanted.found.issuer
         check_issuer(issuer)
-        known = self._registered(wanted)
+        known = self._find_registration(wanted)
         # Each issuer sends people to an address of its own, so that none can pass on a code of another (RFC 9700 §4.4).
         mark = "" if self._is_given(issuer) else hashlib.sha256(issuer.issuer.encode()).hexdigest()[:16]
         async with self.redirect.open(known.redirect_uri if known else "", mark) as visit:
@@ -108,7 +108,7 @@ class PersonGrant:
         """Whether somebody else decided which addresses the client may be sent back to."""
         return self.client is not None or (self.url_id is not None and issuer.takes_url_ids)
 
-    def _registered(self, wanted: Wanted) -> ClientRegistration | None:
+    def _find_registration(self, wanted: Wanted) -> ClientRegistration | None:
         """The client that was registered before, with this very issuer, for as much as is wanted now."""
         known = wanted.known
         if self.client or known is None or known.issuer.issuer != wanted.found.issuer.issuer or known.client.is_expired:
@@ -207,7 +207,7 @@ def _scope(wanted: Wanted) -> dict[str, str]:
     return {"scope": " ".join(wanted.scopes)} if wanted.scopes else {}
 
 
-def given_client(client_id: str | None, client_secret: str | None) -> tuple[ClientRegistration | None, str | None]:
+def parse_client(client_id: str | None, client_secret: str | None) -> tuple[ClientRegistration | None, str | None]:
     """A client and a URL id, of which at most one is given. Raises UsageError."""
     if client_id is None:
         if client_secret is not None:
@@ -302,13 +302,15 @@ class Attempt:
             raise SignInError(f"what came back does not say that it is from {issuer.issuer}", fix="sign in again")
         if answer.get("iss", issuer.issuer) != issuer.issuer:
             raise SignInError(
-                f"what came back is from {quoted(answer['iss'])}, not from {issuer.issuer}; its code is not used",
+                f"what came back is from {quote_peer_text(answer['iss'])}, not from {issuer.issuer}; "
+                "its code is not used",
                 fix="tell who runs the server: another issuer may be trying to get your code",
             )
         if "error" in answer:
-            said = quoted(answer.get("error_description", ""))
+            said = quote_peer_text(answer.get("error_description", ""))
             raise RefusedByIssuer(
-                answer["error"], f"{issuer.issuer} says no: {quoted(answer['error'])}{f': {said}' if said else ''}"
+                answer["error"],
+                f"{issuer.issuer} says no: {quote_peer_text(answer['error'])}{f': {said}' if said else ''}",
             )
         if not answer.get("code"):
             raise SignInError(f"{issuer.issuer} sent no code back", fix="sign in again")

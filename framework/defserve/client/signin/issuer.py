@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from defserve.auth.oauth import Challenge, covers, is_loopback, issuer_places, origin_of, resource_places
 from defserve.client.replies import Json, number_of, text_of, texts_of
-from defserve.client.signin.fetching import Fetched, Fetcher, RefusedByIssuer, SignInError, quoted
+from defserve.client.signin.fetching import Fetched, Fetcher, RefusedByIssuer, SignInError, quote_peer_text
 
 log = logging.getLogger("defserve.client")
 
@@ -30,12 +30,12 @@ async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted:
     """
     resource = await _resource(server, challenge, fetcher)
     if resource is None:
-        _chosen(server, (origin_of(server),), trusted)
+        _choose_issuer(server, (origin_of(server),), trusted)
         issuer = await _issuer(origin_of(server), fetcher, is_required=False)
-        return Discovered(ResourceMetadata(server), issuer or guessed_issuer(origin_of(server)))
+        return Discovered(ResourceMetadata(server), issuer or guess_issuer(origin_of(server)))
     if not resource.issuers:
         raise SignInError(f"{server} does not say who issues its tokens", fix="tell who runs the server")
-    found = await _issuer(_chosen(server, resource.issuers, trusted), fetcher, is_required=True)
+    found = await _issuer(_choose_issuer(server, resource.issuers, trusted), fetcher, is_required=True)
     assert found is not None
     return Discovered(resource, found)
 
@@ -45,7 +45,7 @@ def is_own_issuer(server: str, issuer: str) -> bool:
     return origin_of(server) == origin_of(issuer)
 
 
-def _chosen(server: str, issuers: Sequence[str], trusted: str | None) -> str:
+def _choose_issuer(server: str, issuers: Sequence[str], trusted: str | None) -> str:
     if trusted is None:
         return issuers[0]
     if trusted not in issuers:
@@ -130,7 +130,7 @@ def read_resource_metadata(document: Json, server: str) -> ResourceMetadata:
         raise SignInError(f"the metadata of {server} has no `resource`", fix="tell who runs the server")
     if not covers(resource, server):
         raise SignInError(
-            f"the metadata of {server} is about another server, {quoted(resource)}; no token is asked for",
+            f"the metadata of {server} is about another server, {quote_peer_text(resource)}; no token is asked for",
             fix="check the address; if it is right, tell who runs the server",
         )
     return ResourceMetadata(
@@ -147,7 +147,7 @@ def read_issuer_metadata(document: Json, issuer: str) -> IssuerMetadata:
     # As plain text, without any normalisation (RFC 8414 §3.3): otherwise one issuer could stand in for another.
     if named != issuer:
         raise SignInError(
-            f"the metadata of the issuer {issuer} is about another one, {quoted(named)}; none of it is used",
+            f"the metadata of the issuer {issuer} is about another one, {quote_peer_text(named)}; none of it is used",
             fix="tell who runs the server: both names must be the same text",
         )
     return IssuerMetadata(
@@ -166,7 +166,7 @@ def read_issuer_metadata(document: Json, issuer: str) -> IssuerMetadata:
     )
 
 
-def guessed_issuer(origin: str) -> IssuerMetadata:
+def guess_issuer(origin: str) -> IssuerMetadata:
     """An issuer that publishes nothing, by the rules of 2025-03-26."""
     return IssuerMetadata(
         origin,
@@ -189,7 +189,7 @@ NONE, BASIC, POST, SIGNED = "none", "client_secret_basic", "client_secret_post",
 
 # RFC 8414 §2: what an issuer takes that does not say.
 DEFAULT_METHODS: Final = (BASIC,)
-LONGEST_ID: Final = 4_096
+MAX_CLIENT_ID_LENGTH: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +237,12 @@ async def register(
     )
     document = answer.document
     client_id = text_of(document.get("client_id"))
-    if answer.status not in (200, 201) or not client_id or len(client_id) > LONGEST_ID:
+    if answer.status not in (200, 201) or not client_id or len(client_id) > MAX_CLIENT_ID_LENGTH:
         error = text_of(document.get("error")) or f"HTTP {answer.status}"
-        said = quoted(document.get("error_description") or "")
+        said = quote_peer_text(document.get("error_description") or "")
         raise RefusedByIssuer(
             error,
-            f"{issuer.issuer} refuses to register us: {quoted(error)}{f': {said}' if said else ''}",
+            f"{issuer.issuer} refuses to register us: {quote_peer_text(error)}{f': {said}' if said else ''}",
             fix="ask for other scopes: --scope; in code: scopes=[…]"
             if scopes and "scope" in said
             else "register a client by hand, and give --client-id; in code: SignIn(client_id=…)",

@@ -17,7 +17,7 @@ from defserve.guard.code import allowed_names
 from defserve.guard.code.policy import CodePolicy, decode, measure, without_text
 from defserve.guard.code.readonly import ReadonlyRules
 from defserve.guard.code.syntax_tree import NameScope, Reference, References, TreeTooDeep, Visit, Walk
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ READONLY = "assign only to names and to items of containers made in this code; n
 def pronounce(source: str | bytes, policy: CodePolicy) -> Verdict:
     """The verdict on a source under a policy."""
     violations = list(islice(dict.fromkeys(_violations(source, policy)), MAX_VIOLATIONS))
-    return refused(violations, _hints(policy, violations)) if violations else Verdict(True)
+    return make_refused_verdict(violations, _hints(policy, violations)) if violations else Verdict(True)
 
 
 def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
@@ -153,7 +153,7 @@ class CodeRules:
         self.references = References(walk, self.strict)
         blocked = allowed_names.STRICT_BUILTINS if self.strict else allowed_names.BLOCKED_BUILTINS
         self._builtins = (blocked | policy.blocked_names) - policy.trust
-        self._exposed = _exposed(walk) - policy.trust
+        self._exposed = _find_exposed_attributes(walk) - policy.trust
         self._checks: dict[type[ast.AST], Callable[[Visit, Any], Iterator[Violation]]] = {
             ast.Name: self._name,
             ast.Attribute: self._attribute,
@@ -245,7 +245,7 @@ class CodeRules:
                 yield _violation(visit, "module-write", f"Blocked write to module '{base.dotted}'")
             else:
                 yield from self._member(visit, base.dotted, node.attr)
-        elif base is not None and node.attr in allowed_names.REACHES and self._untabled(base.dotted):
+        elif base is not None and node.attr in allowed_names.REACHES and self._is_untabled(base.dotted):
             yield _violation(visit, "import", f"Blocked import: '{base.dotted}.{node.attr}'")
         elif not self._attribute_allowed(visit, node):
             message = self._attribute_name(node.attr, owned=self._is_self(node.value, visit.scope))
@@ -255,7 +255,7 @@ class CodeRules:
             yield from self._format(visit, node)
         yield from self._reference(visit, self.references.refer(node, visit.scope))
 
-    def _untabled(self, dotted: str) -> bool:
+    def _is_untabled(self, dotted: str) -> bool:
         module = dotted.rpartition(".")[0] or dotted
         return (
             allowed_names.find_exports(module, self.strict) is None
@@ -351,7 +351,7 @@ class CodeRules:
             yield _violation(visit, "write", f"Blocked write: '{reference.dotted if reference else ''}' to a file")
         harmless = allowed_names.NAMED_ONLY.get(reference.dotted) if reference else None
         if reference and harmless is not None and not self.policy.trusts(reference.dotted):
-            yield from _named_only(visit, node, reference.dotted, harmless)
+            yield from _check_named_code(visit, node, reference.dotted, harmless)
         for name in (k.arg for k in node.keywords if k.arg in self._exposed):
             yield _violation(visit, "attribute", f"Blocked argument: '{name}'")
 
@@ -396,7 +396,7 @@ class CodeRules:
 _DIRECTLY = frozenset(allowed_names.NAMED_ONLY) | frozenset(allowed_names.WRITING_KEYWORDS)
 
 
-def _exposed(walk: Walk) -> frozenset[str]:
+def _find_exposed_attributes(walk: Walk) -> frozenset[str]:
     """The attributes that objects of the imported modules do not give out."""
     modules = {allowed_names.module_root(module) for module in walk.imported}
     nodes = (visit.node for visit in walk.visits)
@@ -406,7 +406,7 @@ def _exposed(walk: Walk) -> frozenset[str]:
     return frozenset[str]().union(*(allowed_names.EXPOSED.get(module, frozenset[str]()) for module in modules))
 
 
-def _named_only(visit: Visit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:
+def _check_named_code(visit: Visit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:
     """`unittest.main()` imports and calls what its arguments name. `argv` is for the name of the program."""
     argv = next((k.value for k in call.keywords if k.arg == "argv"), None)
     plain = argv is None or (
@@ -467,7 +467,7 @@ def _literals(node: ast.expr, scope: NameScope, walk: Walk) -> list[str] | None:
             return None if None in parts else ["".join(text for part in parts for text in part or ())]
         case ast.Name(id=name):
             home = scope.find(name)
-            if home is None or (not home.shields and not (home is walk.module and walk.settled(name))):
+            if home is None or (not home.shields and not (home is walk.module and walk.is_settled(name))):
                 return None
             texts: list[str] = []
             if len(home.bindings[name]) > 20:

@@ -243,11 +243,11 @@ def measure(text: str, bounds: SourceBounds) -> Violation | None:
 def without_text(text: str) -> str:
     """The code without comments and plain strings, with single spaces. f-strings stay, because they hold code."""
 
-    def keep(token: re.Match[str]) -> str:
+    def reduce_token(token: re.Match[str]) -> str:
         if token["comment"] is not None:
             return " "
         if token["string"] is not None and "f" not in token["prefix"].lower():
             return "''"
         return token[0]
 
-    return " ".join(TOKEN.sub(keep, text).split())
+    return " ".join(TOKEN.sub(reduce_token, text).split())

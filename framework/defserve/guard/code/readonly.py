@@ -167,14 +167,14 @@ class Ownership:
             case ast.Subscript(value=ast.Name() as holder, slice=index) if not isinstance(index, ast.Slice):
                 return self._keeps(holder, scope)
             case ast.Call(func=ast.Attribute(value=ast.Name() as holder, attr="setdefault"), args=[_, kept]):
-                return self._keeps(holder, scope) and self._made(kept, scope)
+                return self._keeps(holder, scope) and self._is_new_object(kept, scope)
             case _:
                 return isinstance(node, _LITERALS) or (isinstance(node, ast.Call) and self._fresh(node, scope))
 
     def _home(self, name: str, scope: NameScope) -> NameScope | None:
         """Where the name is bound, if it certainly holds one of those bindings wherever it is used."""
         home = scope.find(name)
-        if home is None or home.kind == "class" or (home is self.walk.module and not self.walk.settled(name)):
+        if home is None or home.kind == "class" or (home is self.walk.module and not self.walk.is_settled(name)):
             return None
         return home
 
@@ -200,7 +200,7 @@ class Ownership:
         values = [binding.value for binding in home.bindings[rows.id]] if home else []
         return all(isinstance(value, (ast.List, ast.ListComp, ast.Constant)) for value in values)
 
-    def _made(self, node: ast.expr, scope: NameScope) -> bool:
+    def _is_new_object(self, node: ast.expr, scope: NameScope) -> bool:
         """Whether an expression gives a new object, or a name that has only ever held new objects."""
         if not isinstance(node, ast.Name):
             return self._fresh(node, scope)
@@ -216,7 +216,7 @@ class Ownership:
     def _keeps(self, node: ast.Name, scope: NameScope) -> bool:
         """Whether this program also made everything in a name's containers."""
         home = self._home(node.id, scope)
-        if home is None or not self._made(node, scope):
+        if home is None or not self._is_new_object(node, scope):
             return False
         if self._mixed is None:
             self._mixed = {key for visit in self.walk.visits for key in self._mixes(visit)}
@@ -236,8 +236,8 @@ class Ownership:
         match node:
             case ast.Subscript(value=ast.Name() as holder, slice=index, ctx=ast.Store()):
                 # In place, an item stays what it was or becomes new.
-                value = None if isinstance(index, ast.Slice) else self.walk.assigned(visit)
-                if not isinstance(parent, ast.AugAssign) and not (value and self._made(value, scope)):
+                value = None if isinstance(index, ast.Slice) else self.walk.find_assigned_value(visit)
+                if not isinstance(parent, ast.AugAssign) and not (value and self._is_new_object(value, scope)):
                     holders = [holder]
             case ast.Attribute(value=ast.Name() as holder, attr=method) if method in _PUTTING:
                 call = parent if isinstance(parent, ast.Call) and parent.func is node else None
@@ -258,7 +258,7 @@ class Ownership:
     def _adds_made(self, call: ast.Call, method: str, scope: NameScope) -> bool:
         at = _ADDED.get(method, len(call.args))
         plain = not call.keywords and not any(isinstance(given, ast.Starred) for given in call.args)
-        return plain and at < len(call.args) and self._made(call.args[at], scope)
+        return plain and at < len(call.args) and self._is_new_object(call.args[at], scope)
 
     def _holds_made(self, node: ast.expr, scope: NameScope) -> bool:
         """Whether a new container's contents are new too."""
@@ -266,11 +266,11 @@ class Ownership:
             case ast.Constant():
                 return True
             case ast.List(elts=items) | ast.Set(elts=items) | ast.Tuple(elts=items):
-                return all(self._made(item, scope) for item in items)
+                return all(self._is_new_object(item, scope) for item in items)
             case ast.Dict(keys=keys, values=items):
-                return None not in keys and all(self._made(item, scope) for item in items)
+                return None not in keys and all(self._is_new_object(item, scope) for item in items)
             case ast.ListComp(elt=item) | ast.SetComp(elt=item) | ast.DictComp(value=item):
-                return self._made(item, self._scopes[id(item)])
+                return self._is_new_object(item, self._scopes[id(item)])
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 repeated = left if isinstance(left, ast.List) else right
                 return isinstance(repeated, ast.List) and self._holds_made(repeated, scope)

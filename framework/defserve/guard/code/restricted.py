@@ -246,7 +246,7 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
     def check_and_make(cls: Any) -> Any:
         if not isinstance(cls, type):
             raise TypeError("dataclass() takes a class")
-        for name in _annotated_names(cls):
+        for name in _list_annotated_names(cls):
             if type(name) is not str or not name.isidentifier() or keyword.iskeyword(name) or name[:2] == "__":
                 raise TypeError(f"{name!r} is not a name of a field")
         make: Any = dataclasses.dataclass(**options)
@@ -255,7 +255,7 @@ def dataclass(cls: Any = None, /, **options: Any) -> Any:
     return check_and_make if cls is None else check_and_make(cls)
 
 
-def _annotated_names(cls: type) -> Iterable[object]:
+def _list_annotated_names(cls: type) -> Iterable[object]:
     if sys.version_info >= (3, 14):
         lib = import_module("annotationlib")
         return list(lib.get_annotations(cls, format=lib.Format.FORWARDREF))
@@ -316,7 +316,7 @@ class FacadeImporter:
         if name in _BEHIND_C:
             import_module(name)
             return types.ModuleType(name)
-        if level or not self._allowed(name):
+        if level or not self._is_allowed(name):
             raise ImportError(f"import of {name!r} is not allowed")
         module = self._module(name)
         parent = name
@@ -324,11 +324,11 @@ class FacadeImporter:
             parent, _, child = parent.rpartition(".")
             setattr(self._module(parent), child, self._made[f"{parent}.{child}"])
         for child in fromlist or ():
-            if f"{name}.{child}" in EXPORTS and self._allowed(f"{name}.{child}"):
+            if f"{name}.{child}" in EXPORTS and self._is_allowed(f"{name}.{child}"):
                 setattr(module, child, self._module(f"{name}.{child}"))
         return module if fromlist else self._module(module_root(name))
 
-    def _allowed(self, name: str) -> bool:
+    def _is_allowed(self, name: str) -> bool:
         listed = self._allow is None or name == "__future__" or name in self._allow or module_root(name) in self._allow
         return (listed and name in EXPORTS) or name in self._trust
 
@@ -339,7 +339,7 @@ class FacadeImporter:
 
     def _facade(self, name: str) -> types.ModuleType:
         facade = types.ModuleType(name)
-        if name in EXPORTS and self._allowed(name):
+        if name in EXPORTS and self._is_allowed(name):
             real = import_module(name)
             facade.__dict__.update({export: getattr(real, export) for export in EXPORTS[name] if hasattr(real, export)})
             facade.__dict__.update(STAND_INS.get(name, {}))

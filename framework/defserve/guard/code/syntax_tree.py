@@ -88,7 +88,7 @@ class Walk:
                 self._mention(visit, visit.node)
         self._settled: dict[str, bool] = {}
 
-    def settled(self, name: str) -> bool:
+    def is_settled(self, name: str) -> bool:
         """Whether a module-level name certainly holds the module's own value wherever it is used.
 
         It does if its first mention is a plain assignment or definition and every other one lies in the same block or
@@ -217,7 +217,7 @@ class Walk:
             case ast.AnnAssign(value=None):
                 return
             case ast.Assign() | ast.AnnAssign() | ast.Tuple() | ast.List():
-                value = self.assigned(visit)
+                value = self.find_assigned_value(visit)
             case ast.For(iter=each_of):
                 pass
             case ast.AugAssign():
@@ -230,7 +230,7 @@ class Walk:
                 pass
         scope.bind(name, Binding(value=value, each_of=each_of))
 
-    def assigned(self, target: Visit) -> ast.expr | None:
+    def find_assigned_value(self, target: Visit) -> ast.expr | None:
         """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if that is unknown."""
         places: list[tuple[int, int]] = []
         visit = target
@@ -390,7 +390,7 @@ class References:
         if isinstance(node, ast.Attribute):
             reference = self._known[id(node)]
         else:
-            reference = self._imported(node.id, scope) if isinstance(node, ast.Name) else None
+            reference = self._find_import(node.id, scope) if isinstance(node, ast.Name) else None
         for link in reversed(chain):
             if reference is not None:
                 dotted = f"{reference.dotted}.{link.attr}"
@@ -398,7 +398,7 @@ class References:
             self._known[id(link)] = reference
         return reference
 
-    def _imported(self, name: str, scope: NameScope) -> Reference | None:
+    def _find_import(self, name: str, scope: NameScope) -> Reference | None:
         home = scope.find(name)
         binding = home.imports.get(name) if home else None
         if binding is None:
@@ -415,4 +415,4 @@ class References:
         """Whether the name may be the built-in here."""
         if (home := scope.find(name)) is None:
             return True
-        return not home.shields and (home is not self.walk.module or not self.walk.settled(name))
+        return not home.shields and (home is not self.walk.module or not self.walk.is_settled(name))

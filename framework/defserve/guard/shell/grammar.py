@@ -69,20 +69,20 @@ def find_violations(
         if "never" in rules.style:
             yield Violation("wrapper", f"Blocked command: '{title}' can run any program")
         else:
-            read = sorted_words(words, rules, title)
-            yield from _judged(read, rules, title, places)
+            read = sort_words(words, rules, title)
+            yield from _judge_words(read, rules, title, places)
             # Where options end at the first operand (busybox, BSD), what was meant as a value is read as a file.
             if not depth and "words" not in rules.style:
-                yield from (found for value in read.late if (found := places.read(value)))
+                yield from (found for value in read.late if (found := places.check_read(value)))
         return
     start = entry.get("", "")
     rules = parse_grammar(start if isinstance(start, str) else "", subcommand=True)
-    read = sorted_words(words, rules, title, leading=True)
+    read = sort_words(words, rules, title, leading=True)
     name, rest = (read.operands or [""])[0], read.operands[1:]
     if read.problems or not name:
         if not (read.problems or "alone" in rules.style or any(flag in _SHOWN_ALONE for flag, _, _ in read.options)):
             yield Violation("subcommand", f"Blocked command: '{title}' without a sub-command")
-        yield from _judged(read, rules, title, places)
+        yield from _judge_words(read, rules, title, places)
         return
     yield from _values(read.options, title, places)
     if name in entry:
@@ -92,7 +92,7 @@ def find_violations(
         yield Violation("action" if depth else "subcommand", f"Blocked command: '{title} {name}'{near}")
 
 
-def sorted_words(words: Sequence[str], rules: Grammar, title: str, leading: bool = False) -> Words:
+def sort_words(words: Sequence[str], rules: Grammar, title: str, leading: bool = False) -> Words:
     """Tell options, their values and operands apart. `leading`: the first operand ends the options."""
     read, rest = Words(), list(words)
     leading = leading or not rules.style.isdisjoint({"leading", "first"})
@@ -142,9 +142,9 @@ def _read_option(word: str, rest: list[str], rules: Grammar, title: str, read: W
         elif given:
             read.options.append((name, option, [value]))
         else:
-            _take(name, option, rest, title, read)
+            _take_option(name, option, rest, title, read)
     elif word in known:
-        _take(word, known[word], rest, title, read)
+        _take_option(word, known[word], rest, title, read)
     elif "-#" in known and re.fullmatch(r"-\d+", word, re.ASCII):
         read.options.append(("-#", known["-#"], []))
     else:
@@ -165,10 +165,10 @@ def _read_cluster(word: str, rest: list[str], rules: Grammar, title: str, read: 
                 read.problems.append(Violation("flag", f"Blocked flag of {title}: write the value of '{name}' apart"))
             read.options.append((name, option, [attached]))
             return
-        _take(name, option, rest, title, read)
+        _take_option(name, option, rest, title, read)
 
 
-def _take(name: str, option: Option, rest: list[str], title: str, read: Words) -> None:
+def _take_option(name: str, option: Option, rest: list[str], title: str, read: Words) -> None:
     """An option in a word of its own, or at the end of a cluster: its values are the next words."""
     if option.optional or not option.kinds:
         read.options.append((name, option, []))
@@ -184,7 +184,7 @@ def _take(name: str, option: Option, rest: list[str], title: str, read: Words) -
     read.options.append((name, option, values))
 
 
-def _judged(read: Words, rules: Grammar, title: str, places: Places) -> Iterator[Violation]:
+def _judge_words(read: Words, rules: Grammar, title: str, places: Places) -> Iterator[Violation]:
     yield from read.problems
     yield from _values(read.options, title, places)
     yield from (_effect(effect, title) for effect in rules.effects)
@@ -218,7 +218,7 @@ def _backups(read: Words, places: Places) -> Iterator[Violation]:
         for kind, suffix in zip(option.kinds, values, strict=False):
             if kind == "suffix":
                 names = (f"{word.rstrip('/')}{suffix}" for word in read.operands)
-                yield from (found for name in names if (found := places.named(name)))
+                yield from (found for name in names if (found := places.check_name(name)))
 
 
 def _clash(title: str, flags: Sequence[str]) -> Violation:
@@ -234,7 +234,9 @@ def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places
             if kind_of(kind).effect:
                 yield _effect(kind_of(kind).effect, title, name)
             for found in kind_of(kind).problems(value, places):
-                yield found or Violation("value", f"Blocked value of {title} {name}: '{value}' is not {_said(kind)}")
+                yield found or Violation(
+                    "value", f"Blocked value of {title} {name}: '{value}' is not {_describe_kind(kind)}"
+                )
 
 
 def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: Places) -> Iterator[Violation]:
@@ -244,17 +246,17 @@ def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: 
         forms = " or ".join(_form(one) for one in shape)
         yield Violation("operand", f"Blocked operands of {title}: it takes {forms}")
         return
-    judged = [(one, list(_judged_operands(words, kinds, title, places)), kinds) for one, kinds in fitting]
+    judged = [(one, list(_judge_operands(words, kinds, title, places)), kinds) for one, kinds in fitting]
     one, found, kinds = next((case for case in judged if not case[1]), judged[0])
     yield from found
     effects = {one.effect, *(kind_of(kind).effect for kind in kinds)} - {""}
     yield from (_effect(effect, title) for effect in sorted(effects))
 
 
-def _judged_operands(words: Sequence[str], kinds: Sequence[str], title: str, places: Places) -> Iterator[Violation]:
+def _judge_operands(words: Sequence[str], kinds: Sequence[str], title: str, places: Places) -> Iterator[Violation]:
     for word, kind in zip(words, kinds, strict=True):
         for found in kind_of(kind).problems(word, places):
-            yield found or Violation("operand", f"Blocked operand of {title}: '{word}' is not {_said(kind)}")
+            yield found or Violation("operand", f"Blocked operand of {title}: '{word}' is not {_describe_kind(kind)}")
 
 
 def _dealt(count: int, shape: Shape) -> list[str] | None:
@@ -269,7 +271,7 @@ def _dealt(count: int, shape: Shape) -> list[str] | None:
 
 
 def _form(shape: Shape) -> str:
-    said = [_said(one.kind) + ("" if one.most == one.least else " …") for one in shape.operands]
+    said = [_describe_kind(one.kind) + ("" if one.most == one.least else " …") for one in shape.operands]
     return ", ".join(said) or "no operands"
 
 
@@ -291,7 +293,7 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{found[0]}'?" if found and found[0] != word else ""
 
 
-def _said(kind: str) -> str:
+def _describe_kind(kind: str) -> str:
     return kind_of(kind).says
 
 
@@ -401,11 +403,11 @@ def _alternative(tokens: list[str]) -> Shape:
 def with_groups(table: Table, groups: Mapping[str, str]) -> Table:
     """The table with every `+group` written out."""
 
-    def written(spec: str) -> str:
-        return re.sub(r"(?<!\S)\+(\w+)", lambda found: written(groups[found[1]]), spec)
+    def expand_groups(spec: str) -> str:
+        return re.sub(r"(?<!\S)\+(\w+)", lambda found: expand_groups(groups[found[1]]), spec)
 
     return {
-        names: written(entry) if isinstance(entry, str) else with_groups(entry, groups)
+        names: expand_groups(entry) if isinstance(entry, str) else with_groups(entry, groups)
         for names, entry in table.items()
     }
 

@@ -33,7 +33,7 @@ from defserve.guard.shell.grammar import Table
 from defserve.guard.shell.grammar import parse_grammar as grammar_of
 from defserve.guard.shell.places import Places
 from defserve.guard.shell.tables import CHECKS, KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, TAR, UNKNOWN_DANGERS, VERSIONED
-from defserve.guard.verdict import Verdict, Violation, refused
+from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
 ShellMode: TypeAlias = Literal["sandbox", "readonly"]
 
@@ -63,17 +63,17 @@ def judge(
     `root` is the absolute path of the directory that the command will run in. Without it, no absolute path is inside.
     """
     if not isinstance(command, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return refused([Violation("text", "Blocked command: it is not text")], {"form": _FORM})
+        return make_refused_verdict([Violation("text", "Blocked command: it is not text")], {"form": _FORM})
     argv, found = split_words(command)
     if found:
-        return refused(found, {"form": _FORM})
+        return make_refused_verdict(found, {"form": _FORM})
     places, listed = Places(root or ""), None if allowed is None else parse_allow_list(allowed)
     refusing = REFUSED_EFFECTS[mode] if listed is None else REFUSED_EFFECTS[mode] & {"write"}
     judged = _by_rules(argv, places) if listed is None else _by_list(argv, places, listed)
     # Two words may break the same rule: it is named once.
     found = list(dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing))
     if found:
-        return refused(found, _hints(argv, mode, listed, found))
+        return make_refused_verdict(found, _hints(argv, mode, listed, found))
     return Verdict(True, argv=tuple(argv))
 
 
@@ -85,15 +85,15 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
         return
     elif entry := PROGRAMS.get(argv[0]):
         yield from _arguments(argv, entry, places)
-    elif judged := _checked(argv, places):
+    elif judged := _judge_check_command(argv, places):
         yield from judged
-    elif inner := _limited(argv):
+    elif inner := _unwrap_limiter(argv):
         yield from _by_rules(inner, places)
     else:
         yield _not_run(argv[0])
 
 
-def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
+def _judge_check_command(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
     """An interpreter that checks a file, or runs a module of its own: None if it does not."""
     if tuple(argv[1:3]) == ("-m", "pip") and argv[0] in ("python", "python3"):
         return grammar.find_violations(PROGRAMS["pip"], argv[3:], "pip", places)
@@ -103,7 +103,7 @@ def _checked(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
     return None
 
 
-def _limited(argv: Sequence[str]) -> Sequence[str]:
+def _unwrap_limiter(argv: Sequence[str]) -> Sequence[str]:
     """The command that gets less time or a lower priority (`timeout 5 ls`), or nothing: it is judged as if alone."""
     if argv[0] not in _LIMITS:
         return ()
@@ -171,7 +171,7 @@ def _by_list(argv: Sequence[str], places: Places, listed: AllowList) -> Iterator
     elif entry is None or _tells_version(argv):
         yield from _unknown(argv, listed)
     else:
-        yield from _known(argv, entry, places, listed)
+        yield from _judge_known_program(argv, entry, places, listed)
 
 
 def _first(rest: Sequence[str], entry: str | Table | None) -> str:
@@ -184,19 +184,21 @@ def _first(rest: Sequence[str], entry: str | Table | None) -> str:
 def _unknown(argv: Sequence[str], listed: AllowList) -> Iterator[Violation]:
     """A program without rules: with any arguments except known dangers, or with the listed flags only."""
     if argv[0] not in listed.open:
-        yield from _unlisted_flags(argv, listed.firsts.get(argv[0], set()))
+        yield from _find_unlisted_flags(argv, listed.firsts.get(argv[0], set()))
         return
     for flag in (word.partition("=")[0] for word in argv[1:] if word.startswith("--") and len(word) > 2):
         if any(danger.startswith(flag) for danger in UNKNOWN_DANGERS):
             yield Violation("flag", f"Blocked flag of {argv[0]}: '{flag}'")
 
 
-def _known(argv: Sequence[str], entry: str | Table, places: Places, listed: AllowList) -> Iterator[Violation]:
+def _judge_known_program(
+    argv: Sequence[str], entry: str | Table, places: Places, listed: AllowList
+) -> Iterator[Violation]:
     """A program with rules. A sub-command that has none is the author's word: with the listed flags only."""
     found, firsts = list(_arguments(argv, entry, places)), listed.firsts.get(argv[0], set[str]())
     if argv[0] not in listed.open:
         if any(one.rule == "subcommand" for one in found):
-            yield from _unlisted_flags(argv, firsts)
+            yield from _find_unlisted_flags(argv, firsts)
             found = [one for one in found if one.rule != "subcommand"]
         if isinstance(entry, str) and "tasks" in grammar_of(entry).style:
             for word in (word for word in argv[1:] if not word.startswith("-") and word not in firsts):
@@ -204,7 +206,7 @@ def _known(argv: Sequence[str], entry: str | Table, places: Places, listed: Allo
     yield from found
 
 
-def _unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Violation]:
+def _find_unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Violation]:
     for word in argv[1:]:
         flag = word.partition("=")[0] if word.startswith("--") else word
         if word.startswith("-") and flag not in listed:
@@ -371,7 +373,7 @@ _TAR_VALUED = "fC"
 
 def find_tar_violations(words: Sequence[str], places: Places) -> Iterator[Violation]:
     """What the words after `tar` break."""
-    words = _dashed(words)
+    words = _add_dashes(words)
     letters = {f"-{letter}" for word in words if word[:2] != "--" for letter in _cluster(word)}
     chosen = list(dict.fromkeys(str(TAR[name]) for name in letters | set(words) if name in TAR))
     if chosen == [str(TAR["-x"])] and ("-O" in letters or "--to-stdout" in words):
@@ -382,7 +384,7 @@ def find_tar_violations(words: Sequence[str], places: Places) -> Iterator[Violat
         yield Violation("flag", "Blocked command: tar needs one of -t, -x, -c, -r, -u and -d")
 
 
-def _dashed(words: Sequence[str]) -> list[str]:
+def _add_dashes(words: Sequence[str]) -> list[str]:
     """`tar xzf a.tgz` as `tar -x -z -f a.tgz`: the values follow the bundle, in the order of its letters."""
     if not words or words[0].startswith("-"):
         return list(words)

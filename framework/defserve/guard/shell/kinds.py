@@ -47,12 +47,12 @@ def _language(name: str, problem: Callable[[str], str | None]) -> Kind:
 
 
 def _where(words: str, check: Callable[[Places, str], Violation | None], effect: str = "", local: bool = False) -> Kind:
-    def checked(word: str, places: Places) -> Violation | None:
+    def check_word(word: str, places: Places) -> Violation | None:
         if local and ":" in word:
             return Violation("remote", f"Blocked remote: '{word}'")
         return check(places, word)
 
-    return Kind(words, checked, effect)
+    return Kind(words, check_word, effect)
 
 
 def _is_wide(word: str) -> bool:
@@ -69,7 +69,7 @@ def _here(places: Places, word: str) -> Violation | None:
 
 def _object(places: Places, word: str) -> Violation | None:
     """The programs of binutils take further options from `@file`, one of which loads a plug-in."""
-    return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.read(word)
+    return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.check_read(word)
 
 
 def _script(places: Places, word: str) -> Violation | None:
@@ -78,72 +78,74 @@ def _script(places: Places, word: str) -> Violation | None:
     return _object(places, word) if named else Violation("interpreter", f"Blocked code for an interpreter: '{word}'")
 
 
-def _copied(places: Places, word: str) -> Violation | None:
+def _check_copy(places: Places, word: str) -> Violation | None:
     """An empty or endless device copied over a file destroys the file, or the disk."""
-    return Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.read(word)
+    return (
+        Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.check_read(word)
+    )
 
 
-def _carried(places: Places, word: str) -> Violation | None:
+def _check_named_copy(places: Places, word: str) -> Violation | None:
     """A copy in a directory has the name of its original."""
-    return _copied(places, word) or places.carried(word)
+    return _check_copy(places, word) or places.check_copy_name(word)
 
 
 # What packers take away from a name when they unpack.
 _PACKED = re.compile(r"(?:\.(?:t?gz|t?xz|t?bz2?|tbz2|t?lzma|tlz|lz4?|t?zst|taz|t?z|br)|[-_]g?z)\Z", re.IGNORECASE)
 
 
-def _packed(places: Places, word: str) -> Violation | None:
+def _check_pack(places: Places, word: str) -> Violation | None:
     """A file that is packed or unpacked in place: the name that it gets is written, too."""
-    return places.written(word) or places.written(_PACKED.sub("", word))
+    return places.check_write(word) or places.check_write(_PACKED.sub("", word))
 
 
 def _member(word: str, places: Places) -> Violation | None:
     """What is taken out of an archive, under its own name."""
-    return _undashed(word, places) or places.trusted(word)
+    return _check_undashed(word, places) or places.check_trusted_name(word)
 
 
-def _downloaded(word: str, places: Places) -> Violation | None:
+def _check_download(word: str, places: Places) -> Violation | None:
     """A file gets the last name of its URL."""
-    return _url(word, places) or places.trusted(unquote(re.split(r"[?#]", word)[0]).rpartition("/")[2])
+    return _url(word, places) or places.check_trusted_name(unquote(re.split(r"[?#]", word)[0]).rpartition("/")[2])
 
 
-def _cloned(word: str, places: Places) -> Violation | None:
+def _check_clone(word: str, places: Places) -> Violation | None:
     """A directory gets the last name of its remote."""
     name = re.split(r"[/:]", unquote(word).rstrip("/"))[-1]
-    return _remote(word, places) or places.trusted(name.removesuffix(".git") or name)
+    return _remote(word, places) or places.check_trusted_name(name.removesuffix(".git") or name)
 
 
 def _rewritten(places: Places, word: str) -> Violation | None:
     """A file that sed changes in place. Where `-i` takes the next word, the file is read as a script."""
     if re.search(r"[\s;{}]|(?:^|/)[gpiImM\d,$!~+]*[wWrR]/", word):
         return Violation("script", f"Blocked file of sed -i: some seds read '{word}' as a script; write -i.bak")
-    return places.written(word)
+    return places.check_write(word)
 
 
-def _deleted(places: Places, word: str) -> Violation | None:
+def _check_delete(places: Places, word: str) -> Violation | None:
     if set(word) <= {".", "/", "*"}:
         return Violation("delete", f"Blocked delete: '{word}' is everything here")
-    return places.written(word)
+    return places.check_write(word)
 
 
 def _whole_tree(word: str, places: Places) -> Violation | None:
     """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
     if re.fullmatch(r"[./]+|:[/!(^].*|[^*]*+\*.*", word):
         return Violation("delete", f"Blocked path: '{word}' throws away every change")
-    return _undashed(word, places) or places.trusted(word)
+    return _check_undashed(word, places) or places.check_trusted_name(word)
 
 
-def _undashed(word: str, places: Places) -> Violation | None:
+def _check_undashed(word: str, places: Places) -> Violation | None:
     """A revision or a path of the repository: git compares files that lie outside of it, too."""
     if word.startswith("-") and len(word) > 1:
         return Violation("flag", f"Blocked operand: '{word}' looks like a flag")
-    return places.read(word)
+    return places.check_read(word)
 
 
 def _refspec(word: str, places: Places) -> Violation | None:
     if word[:1] in ("+", ":"):
         return Violation("delete", f"Blocked refspec: '{word}' overwrites or deletes")
-    return _undashed(word, places)
+    return _check_undashed(word, places)
 
 
 def _mode(word: str, places: Places) -> Violation | bool:
@@ -286,11 +288,13 @@ KINDS: Mapping[str, Kind] = {
     "seven-name": _spelt(r"(?!-)[^@]*", "a name without '@'"),
     "seven-set": _spelt(r"=?[\w=+-]{0,12}", "a setting such as =9"),
     "seven-archive": Kind("an archive", lambda word, places: _object(places, word) if ":" not in word else True),
-    "seven-source": Kind("a file to pack", lambda word, places: _object(places, word) or _copied(places, word)),
-    "seven-member": Kind("a file of the archive", lambda word, places: _object(places, word) or places.trusted(word)),
+    "seven-source": Kind("a file to pack", lambda word, places: _object(places, word) or _check_copy(places, word)),
+    "seven-member": Kind(
+        "a file of the archive", lambda word, places: _object(places, word) or places.check_trusted_name(word)
+    ),
     "plain-archive": Kind(
         "an archive to write, .zip or .tar",
-        lambda word, places: places.written(word) or not re.fullmatch(r"[^:]+\.(?:zip|tar)", word),
+        lambda word, places: places.check_write(word) or not re.fullmatch(r"[^:]+\.(?:zip|tar)", word),
         "write",
     ),
     "split-name": _spelt(r"(?!.*\.pth\Z)(?!.*\d{4})[\w.%-]*", "a format such as %02d.txt"),
@@ -301,34 +305,34 @@ KINDS: Mapping[str, Kind] = {
         "a variable that holds no secret",
     ),
     "mode": Kind("a mode", _mode),
-    "undashed": Kind("a file or a revision", _undashed),
+    "undashed": Kind("a file or a revision", _check_undashed),
     # With a prefix (`amend:`), it starts an editor.
-    "fixed": Kind("a commit", lambda word, places: _undashed(word, places) or ":" in word),
+    "fixed": Kind("a commit", lambda word, places: _check_undashed(word, places) or ":" in word),
     "file-of-tree": Kind("a file", _whole_tree),
     "refspec": Kind("a refspec", _refspec),
     "remote": Kind("a remote", _remote, "network-use"),
     "remote-name": Kind("a remote", _remote),
-    "cloned": Kind("a remote", _cloned, "network-use"),
+    "cloned": Kind("a remote", _check_clone, "network-use"),
     "url": Kind("a URL", _url, "network-use"),
-    "downloaded": Kind("a URL", _downloaded, "network-use"),
-    "read": _where("a file to read", Places.read),
+    "downloaded": Kind("a URL", _check_download, "network-use"),
+    "read": _where("a file to read", Places.check_read),
     "inside": _where("a directory here", Places.inside),
     "here": _where("the working directory", _here),
     "object": _where("a file to read", _object),
-    "local": _where("a file to read", Places.read, local=True),
-    "source": _where("a file to copy", _copied),
-    "copied": _where("a file to copy", _carried),
-    "local-copied": _where("a file to copy", _carried, local=True),
-    "listed": _where("a file to look at", Places.listed),
-    "walked": _where("a directory to walk", Places.walked),
-    "write": _where("a file to write", Places.written, "write"),
-    "touched": _where("a file or directory to make", Places.touched, "write"),
-    "packed": _where("a file to pack or unpack", _packed, "write"),
+    "local": _where("a file to read", Places.check_read, local=True),
+    "source": _where("a file to copy", _check_copy),
+    "copied": _where("a file to copy", _check_named_copy),
+    "local-copied": _where("a file to copy", _check_named_copy, local=True),
+    "listed": _where("a file to look at", Places.check_list),
+    "walked": _where("a directory to walk", Places.check_walk),
+    "write": _where("a file to write", Places.check_write, "write"),
+    "touched": _where("a file or directory to make", Places.check_touch, "write"),
+    "packed": _where("a file to pack or unpack", _check_pack, "write"),
     "rewritten": _where("a file to change", _rewritten, "write"),
-    "prefix": _where("the beginning of the names to write", Places.prefixed, "write"),
+    "prefix": _where("the beginning of the names to write", Places.check_prefix, "write"),
     "member": Kind("a file of the archive", _member),
-    "local-write": _where("a file to write", Places.written, "write", local=True),
-    "delete": _where("a file to delete", _deleted, "write"),
+    "local-write": _where("a file to write", Places.check_write, "write", local=True),
+    "delete": _where("a file to delete", _check_delete, "write"),
     "nothing": Kind("allowed", lambda word, places: True),
 }
 

@@ -77,17 +77,17 @@ class Places:
 
     root: str = ""
 
-    def read(self, path: str) -> Violation | None:
+    def check_read(self, path: str) -> Violation | None:
         """Why the content of `path` may not be read, or None."""
         return self._outside(path, _PUBLIC)
 
-    def listed(self, path: str) -> Violation | None:
+    def check_list(self, path: str) -> Violation | None:
         """Why names and sizes in `path` may not be shown, or None. What lies deeper is not shown."""
         return self._outside(path, _LISTED)
 
-    def walked(self, path: str) -> Violation | None:
+    def check_walk(self, path: str) -> Violation | None:
         """Why names and sizes at every depth below `path` may not be shown, or None."""
-        if (found := self.listed(path)) or not (found := self._outside(path, _WALKED)):
+        if (found := self.check_list(path)) or not (found := self._outside(path, _WALKED)):
             return found
         return Violation(
             "place", f"Blocked walk: '{path}' holds places that may not be listed; list it, one level deep"
@@ -97,21 +97,21 @@ class Places:
         """Why `path` is not below the working directory, or None."""
         return self._outside(path, None)
 
-    def written(self, path: str) -> Violation | None:
+    def check_write(self, path: str) -> Violation | None:
         """Why nothing may be written to `path`, or None."""
-        return self.named(path) or self._outside(path, None)
+        return self.check_name(path) or self._outside(path, None)
 
-    def named(self, path: str) -> Violation | None:
+    def check_name(self, path: str) -> Violation | None:
         """Why no text may be written to a file of this name, wherever it lies, or None."""
-        return self.trusted(path) or self._commands(path)
+        return self.check_trusted_name(path) or self._commands(path)
 
-    def touched(self, path: str) -> Violation | None:
+    def check_touch(self, path: str) -> Violation | None:
         """Why nothing may be made at `path`, and no time or mode of it changed, or None. Its text stays as it is."""
-        return self.trusted(path) or self._outside(path, None)
+        return self.check_trusted_name(path) or self._outside(path, None)
 
-    def carried(self, path: str) -> Violation | None:
+    def check_copy_name(self, path: str) -> Violation | None:
         """Why no copy of `path` may be made that keeps its name, or None. What lies at the top is copied downwards."""
-        return self.trusted(path) or (self._commands(path) if "/" in path.rstrip("/") else None)
+        return self.check_trusted_name(path) or (self._commands(path) if "/" in path.rstrip("/") else None)
 
     def _commands(self, path: str) -> Violation | None:
         lower = posixpath.normpath(re.sub(r"\\", "/", path.lower()))
@@ -120,7 +120,7 @@ class Places:
             return Violation("place", f"Blocked write: '{path}' holds commands that other programs run")
         return None
 
-    def trusted(self, path: str) -> Violation | None:
+    def check_trusted_name(self, path: str) -> Violation | None:
         """Why no file of this name may be written anywhere, or None."""
         # Windows drops dots and spaces at the end, and what follows a colon; `git~1` is its short name of `.git`.
         names = [part.partition(":")[0].rstrip(". ") for part in re.split(r"[/\\]", path.lower())]
@@ -128,12 +128,12 @@ class Places:
             return Violation("place", f"Blocked write: '{path}' is trusted by other programs")
         return None
 
-    def prefixed(self, path: str) -> Violation | None:
+    def check_prefix(self, path: str) -> Violation | None:
         """Why no files may be written whose names begin with `path`, or None."""
         name = re.split(r"[/\\]", path.lower())[-1]
         if name.startswith(".") or any(len(name) > 2 and one.startswith(name) for one in _TRUSTED):
             return Violation("place", f"Blocked write: names that begin with '{path}' may be trusted by other programs")
-        return self.written(path)
+        return self.check_write(path)
 
     def _outside(self, path: str, but: re.Pattern[str] | None) -> Violation | None:
         # In lower case: some file systems ignore case. A backslash and a drive (`C:`) mean something to some.
@@ -165,7 +165,7 @@ def find_link(argv: Sequence[str], root: str) -> Violation | None:
         for word in argv[1:]:
             for path in _paths(word, root):
                 real = os.path.realpath(os.path.join(root, path))
-                if places.read(real) and not _is_below(real, top):
+                if places.check_read(real) and not _is_below(real, top):
                     return Violation("place", f"Blocked path: '{word}' leads out of the working directory by a link")
     except (OSError, ValueError) as problem:
         return Violation("place", f"Blocked command: its paths cannot be looked at ({problem})")

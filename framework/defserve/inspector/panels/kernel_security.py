@@ -23,20 +23,20 @@ from defserve.inspector.protocol import BadMessage, Json, Request, error_of
 
 SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
 DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
-MOST_NAMES: Final = 1_000
-MOST_SHOWN: Final = 500
+MAX_NAMES: Final = 1_000
+MAX_SHOWN_EVENTS: Final = 500
 EVERY_SECONDS: Final = 1.0
-LONGEST_GRANT: Final = 10 * 365 * 86_400
+MAX_GRANT_SECONDS: Final = 10 * 365 * 86_400
 
 
 async def overview(inspection: Inspection, request: Request) -> Any:
     """What the server speaks of MGP, and every permission: what needs it, what the person says, what follows."""
     async with asking(inspection, request) as client:
-        needed = await _needed(client)
+        needed = await _find_needed_permissions(client)
     mgp = client.mgp
     assert mgp is not None
     held = mgp.grants
-    names = sorted(dict.fromkeys((*needed, *inspection.granted)))[:MOST_NAMES]
+    names = sorted(dict.fromkeys((*needed, *inspection.granted)))[:MAX_NAMES]
     permissions = [
         {
             "name": name,
@@ -76,7 +76,7 @@ async def reset(inspection: Inspection, request: Request) -> Any:
 async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
     if said is None:
         inspection.granted.pop(name, None)
-    elif name in inspection.granted or len(inspection.granted) < MOST_NAMES:
+    elif name in inspection.granted or len(inspection.granted) < MAX_NAMES:
         inspection.granted[name] = said
     decision = cast("Literal['approved', 'denied', 'deferred']", DECISIONS[said])
     for client in inspection.open_clients:
@@ -103,8 +103,10 @@ async def grant(inspection: Inspection, request: Request) -> Any:
         raise BadMessage("'permission' is allow or deny")
     more: AccessEntry = {"permission": permission}
     if (seconds := request.number("seconds")) is not None:
-        if not 1 <= seconds <= LONGEST_GRANT:
-            raise BadMessage(f"an entry holds from 1 to {LONGEST_GRANT} seconds", fix="leave 'seconds' out for ever")
+        if not 1 <= seconds <= MAX_GRANT_SECONDS:
+            raise BadMessage(
+                f"an entry holds from 1 to {MAX_GRANT_SECONDS} seconds", fix="leave 'seconds' out for ever"
+            )
         more["expires_at"] = datetime.now(UTC) + timedelta(seconds=seconds)
     async with asking(inspection, request) as client:
         return await client.access_grant(_agent(request), _tool(request), **more)
@@ -129,7 +131,7 @@ def _tool(request: Request) -> str | None:
 # -- what was written down -------------------------------------------------------------------------------
 async def audit(inspection: Inspection, request: Request) -> Any:
     """`log`: the newest lines of the server's log, if it can be read. `seen`: what our own side wrote down."""
-    seen = list(inspection.audit.events)[-MOST_SHOWN:]
+    seen = list(inspection.audit.events)[-MAX_SHOWN_EVENTS:]
     found: Json = {"seen": seen[::-1], "log": None, "remote": inspection.server_log.is_elsewhere}
     try:
         found["log"] = await inspection.server_log.lines()
@@ -168,7 +170,7 @@ async def _events(inspection: Inspection, request: Request) -> AsyncGenerator[Ev
             yield stream
 
 
-async def _needed(client: Client) -> dict[str, list[str]]:
+async def _find_needed_permissions(client: Client) -> dict[str, list[str]]:
     """Permission to the tools that need it. What the server itself needs is there, too."""
     found: dict[str, list[str]] = {name: [] for name in (client.mgp.permissions_required if client.mgp else ())}
     listed = await client.tools() if "tools" in client.capabilities else []
@@ -215,7 +217,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
             try:
                 found = {"way": way.name, "verbs": dict(way.verbs), **await way.look()}
             except PeerError as error:
-                _failed(inspection, request, way, error)
+                _on_kernel_error(inspection, request, way, error)
                 raise
         if found != told:
             told = found
@@ -233,9 +235,9 @@ async def logs(inspection: Inspection, request: Request) -> Any:
             request.part(line)
 
 
-async def held(inspection: Inspection, request: Request) -> Any:
+async def list_held_tools(inspection: Inspection, request: Request) -> Any:
     """The definitions of a server that are held, each with what has changed."""
-    return await (await _kernel(inspection, request)).held(request.text("server"))
+    return await (await _kernel(inspection, request)).list_held_tools(request.text("server"))
 
 
 async def do(inspection: Inspection, request: Request) -> Any:
@@ -251,7 +253,7 @@ async def do(inspection: Inspection, request: Request) -> Any:
     try:
         return await way.do(verb, fields)
     except PeerError as error:
-        _failed(inspection, request, way, error)
+        _on_kernel_error(inspection, request, way, error)
         raise
 
 
@@ -270,14 +272,14 @@ async def _kernel(inspection: Inspection, request: Request) -> InspectedKernel:
     return way
 
 
-def _failed(inspection: Inspection, request: Request, way: InspectedKernel, error: PeerError) -> None:
+def _on_kernel_error(inspection: Inspection, request: Request, way: InspectedKernel, error: PeerError) -> None:
     if isinstance(way, KernelByMethods):
-        inspection.failed(era_of(request), error)
+        inspection.on_request_failed(era_of(request), error)
 
 
 KERNEL_VERBS: Final[Mapping[str, Verb]] = {
     "kernel.follow": follow,
     "kernel.logs": logs,
-    "kernel.held": held,
+    "kernel.held": list_held_tools,
     "kernel.do": do,
 }

@@ -22,8 +22,8 @@ from defserve.protocols.mcpl.channels.messages import Channel
 from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
 from defserve.protocols.mcpl.vocabulary import LiveRefusal
 
-MOST_PATTERNS: Final = 100
-MOST_CHANNELS: Final = 200
+MAX_PATTERNS: Final = 100
+MAX_CHANNELS: Final = 200
 LIFECYCLE: Final = "channels.lifecycle"
 
 
@@ -35,20 +35,20 @@ async def overview(inspection: Inspection, request: Request) -> Any:
         return {"version": None}
     return {
         "version": mcpl.version,
-        **_agreed(mcpl),
+        **_describe_terms(mcpl),
         "offered": feed.offered,
         "opens": _opens(mcpl) and not client.stateless,
         "sets": [_set(mcpl, name) for name in [one.name for one in mcpl.feature_sets]],
         "asked": list(feed.asked.values()),
         "mode": feed.mode,
         "events": list(feed.events)[::-1],
-        "channels": [_channel(one) for one in mcpl.channels][:MOST_CHANNELS],
+        "channels": [_channel(one) for one in mcpl.channels][:MAX_CHANNELS],
         "messages": list(feed.messages),
         "polls": client.stateless,
     }
 
 
-def _agreed(mcpl: McplPeer) -> Json:
+def _describe_terms(mcpl: McplPeer) -> Json:
     """What differs with the version: hooks after an inference, and what was granted of what the server claims."""
     grants, receipt = mcpl.feature_sets.grants, mcpl.receipt
     told: Json = {"after": AFTER_USE not in mcpl.rules.lost, "granted": None, "denied": None, "receipt": None}
@@ -82,7 +82,7 @@ def _set(mcpl: McplPeer, name: str) -> Json:
         "uses": list(one.uses),
         "scoped": one.scoped,
         "rollback": one.rollback,
-        "enabled": mcpl.feature_sets.enabled(name),
+        "enabled": mcpl.feature_sets.is_enabled(name),
         "allow": list(lists.whitelist),
         "block": list(lists.blacklist),
     }
@@ -112,8 +112,8 @@ async def scopes(inspection: Inspection, request: Request) -> Any:
     name, lists = request.text("set"), dict[str, list[str]]()
     for word, member in (("allow", "whitelist"), ("block", "blacklist")):
         given = request.arguments.get(word, [])
-        if not is_array(given) or len(given) > MOST_PATTERNS:
-            raise BadMessage(f"{word!r} is a list of up to {MOST_PATTERNS} patterns")
+        if not is_array(given) or len(given) > MAX_PATTERNS:
+            raise BadMessage(f"{word!r} is a list of up to {MAX_PATTERNS} patterns")
         lists[member] = [str(pattern) for pattern in given]
     for mcpl in _peers(inspection):
         if name in mcpl.feature_sets:
@@ -196,7 +196,7 @@ async def publish(inspection: Inspection, request: Request) -> Any:
         delivery = await mcpl.publish(channel, text)
     told: Json = {"delivered": delivery is not None and delivery.delivered, "ms": (time.perf_counter() - began) * 1000}
     era = inspection.connection(era_of(request)).era
-    return inspection.live.said(era, channel, "inspector", text, mine=True, **told)
+    return inspection.live.add_message(era, channel, "inspector", text, mine=True, **told)
 
 
 @asynccontextmanager
@@ -230,22 +230,22 @@ VERBS: Final[Mapping[str, Verb]] = {
 # -- The Topics panel: to sit in a topic of a gateway, see who is there, and approve or reject what is proposed.
 
 
-MOST_SEATS: Final = 8
-MOST_TEXT: Final = 4_000
+MAX_SEATS: Final = 8
+MAX_TEXT_LENGTH: Final = 4_000
 
 
 async def follow(inspection: Inspection, request: Request) -> Any:
     """Join a topic, and tell of it as parts until it is cancelled, which leaves it. The token is not kept."""
     address, token = address_of(request.text("url"), request.text("topic", "")), request.text("token", "") or None
-    if len(inspection.seats) >= MOST_SEATS:
-        raise UsageError(f"{MOST_SEATS} topics are open", fix="leave one of them")
+    if len(inspection.seats) >= MAX_SEATS:
+        raise UsageError(f"{MAX_SEATS} topics are open", fix="leave one of them")
     async with join_topic(address, token=token) as me:
         number = max(inspection.seats, default=0) + 1
         seat = inspection.seats[number] = JoinedTopic(me)
         listening, told = asyncio.create_task(seat.listen(), name="defserve.inspector topic"), None
         try:
             while not me.over.is_set():
-                if (found := seat.told()) != told:
+                if (found := seat.describe_topic()) != told:
                     told = found
                     request.part({"seat": number, **found})
                 await seat.change()
@@ -263,11 +263,11 @@ async def approve(inspection: Inspection, request: Request) -> Any:
 
 async def decline(inspection: Inspection, request: Request) -> Any:
     seat = _seat(inspection, request)
-    seat.me.decline(seat.proposal(request.text("proposal")), request.text("reason", "")[:MOST_TEXT])
+    seat.me.decline(seat.proposal(request.text("proposal")), request.text("reason", "")[:MAX_TEXT_LENGTH])
 
 
-async def say(inspection: Inspection, request: Request) -> Any:
-    _seat(inspection, request).me.chat(request.text("text")[:MOST_TEXT])
+async def send_chat(inspection: Inspection, request: Request) -> Any:
+    _seat(inspection, request).me.chat(request.text("text")[:MAX_TEXT_LENGTH])
 
 
 def _seat(inspection: Inspection, request: Request) -> JoinedTopic:
@@ -280,5 +280,5 @@ TOPIC_VERBS: Final[Mapping[str, Verb]] = {
     "topics.follow": follow,
     "topics.approve": approve,
     "topics.decline": decline,
-    "topics.say": say,
+    "topics.say": send_chat,
 }

@@ -19,7 +19,7 @@ from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.protocols.mcp.uri_template import expand_template, parse_template
 from defserve.protocols.mcp.versions import features
 
-MOST_VALUES: Final = 100
+MAX_VALUES: Final = 100
 
 
 async def list_resources(inspection: Inspection, request: Request) -> Any:
@@ -29,7 +29,7 @@ async def list_resources(inspection: Inspection, request: Request) -> Any:
             return {"offered": False, "resources": [], "templates": [], "watches": False, "watched": []}
         offer = object_of(client.capabilities.get("resources"))
         resources, _ = await list_if_known("resources/list", client.resources())
-        found = {"resources": named(resources, "uri"), "templates": await _templates(client)}
+        found = {"resources": list_named_items(resources, "uri"), "templates": await _templates(client)}
         watches = offer.get("subscribe") is True
         watched = await inspection.watches.renew(client) if watches else []
     return {"offered": True, **found, "watches": watches, "watched": watched, "completes": completes(client)}
@@ -42,7 +42,10 @@ async def _templates(client: Client) -> list[Json]:
         raise
     except PeerError:
         return []  # servers without templates may not know the method
-    return [{"definition": each, "variables": variables(each["uriTemplate"])} for each in named(found, "uriTemplate")]
+    return [
+        {"definition": each, "variables": variables(each["uriTemplate"])}
+        for each in list_named_items(found, "uriTemplate")
+    ]
 
 
 def completes(client: Client) -> bool:
@@ -60,7 +63,7 @@ def variables(template: str) -> list[Json] | None:
     return [{"name": each.name, "many": each.explode} for each in found]
 
 
-async def expanded(inspection: Inspection, request: Request) -> Any:
+async def expand_uri(inspection: Inspection, request: Request) -> Any:
     """The URI of a template with `values`. What is left out, or empty, is left out of the URI."""
     values = {name: value for name, value in request.object("values").items() if value not in ("", [], None)}
     try:
@@ -95,12 +98,12 @@ async def complete(inspection: Inspection, request: Request) -> Any:
         found = await client.complete(
             request.object("ref"), argument=request.text("argument"), value=request.text("value", ""), context=context
         )
-    return {"values": texts_of(found.get("values"))[:MOST_VALUES], "more": found.get("hasMore") is True}
+    return {"values": texts_of(found.get("values"))[:MAX_VALUES], "more": found.get("hasMore") is True}
 
 
 VERBS: Final[Mapping[str, Verb]] = {
     "resources.list": list_resources,
-    "resources.expand": expanded,
+    "resources.expand": expand_uri,
     "resources.read": read_resource,
     "resources.watch": watch,
     "complete": complete,
@@ -115,7 +118,7 @@ async def list_prompts(inspection: Inspection, request: Request) -> Any:
     async with asking(inspection, request) as client:
         offered = "prompts" in client.capabilities
         prompts = (await list_if_known("prompts/list", client.prompts())).items if offered else []
-        found = named(prompts, "name")
+        found = list_named_items(prompts, "name")
     return {"offered": offered, "prompts": found, "completes": completes(client)}
 
 
@@ -137,8 +140,8 @@ PROMPT_VERBS: Final[Mapping[str, Verb]] = {
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
 FOLDER: Final = "inode/directory"
-MOST_CHILDREN: Final = 2_000
-LONGEST_TEXT: Final = 2_000
+MAX_CHILDREN: Final = 2_000
+MAX_TEXT_LENGTH: Final = 2_000
 
 
 async def list_skills(inspection: Inspection, request: Request) -> Any:
@@ -148,7 +151,7 @@ async def list_skills(inspection: Inspection, request: Request) -> Any:
         if offer is None:
             return {"offered": False, "directories": False, "skills": [], "more": 0}
         found = await client.skills()
-        skills = inspection.skills.hold(_era(client.stateless), found)
+        skills = inspection.skills.store_skills(_era(client.stateless), found)
         directories = object_of(offer).get("directoryRead") is True
         return {"offered": True, "directories": directories, "skills": skills, "more": len(found) - len(skills)}
 
@@ -162,11 +165,11 @@ async def read_skill_file(inspection: Inspection, request: Request) -> Any:
     async with asking(inspection, request) as client:
         era = _era(client.stateless)
         if request.arguments.get("again") is True:
-            inspection.skills.forget(era, uri)
+            inspection.skills.drop_skill(era, uri)
         try:
-            data = await (await inspection.skills.loaded(client, era, uri)).read(path)
+            data = await (await inspection.skills.load_skill(client, era, uri)).read(path)
         except UnverifiedSkill as error:
-            return {"path": path, "refused": error.message[:LONGEST_TEXT]}
+            return {"path": path, "refused": error.message[:MAX_TEXT_LENGTH]}
     about: JsonObject = {"path": path, "size": len(data), "digest": f"sha256:{hashlib.sha256(data).hexdigest()}"}
     kind = mimetypes.guess_type(path)[0] or ""
     text = None if kind.startswith("image/") else _text(data)
@@ -179,11 +182,11 @@ async def directory(inspection: Inspection, request: Request) -> Any:
     async with asking(inspection, request) as client:
         found = await client.directory(request.text("uri"))
     named = [each for each in found if isinstance(each.get("uri"), str)]
-    return {"children": [_child(each) for each in named[:MOST_CHILDREN]], "more": len(named[MOST_CHILDREN:])}
+    return {"children": [_child(each) for each in named[:MAX_CHILDREN]], "more": len(named[MAX_CHILDREN:])}
 
 
 def _child(each: JsonObject) -> JsonObject:
-    uri, kind = str(each["uri"])[:LONGEST_TEXT], text_of(each.get("mimeType")) or ""
+    uri, kind = str(each["uri"])[:MAX_TEXT_LENGTH], text_of(each.get("mimeType")) or ""
     name = uri.rstrip("/").rpartition("/")[2]
     return {"uri": uri, "name": name, "type": kind[:200], "folder": kind == FOLDER}
 
@@ -213,7 +216,7 @@ TEXTS: Final = ("uri", "uriTemplate", "name", "title", "description", "mimeType"
 CONTENT: Final = ("uri", "mimeType", "text", "blob")
 
 
-def named(items: Iterable[Any], key: str) -> list[JsonObject]:
+def list_named_items(items: Iterable[Any], key: str) -> list[JsonObject]:
     """The items whose `key` is a text, once each, with their texts and what else the page shows."""
     found: dict[str, JsonObject] = {}
     for item in items:
@@ -238,7 +241,7 @@ def _item(item: JsonObject) -> JsonObject:
         "lastModified": text_of(notes.get("lastModified")),
     }
     if is_array(asked := item.get("arguments")):
-        told["arguments"] = named(asked, "name")
+        told["arguments"] = list_named_items(asked, "name")
     if isinstance(required := item.get("required"), bool):
         told["required"] = required
     return told

@@ -12,14 +12,14 @@ from pydantic_core import to_json
 from defserve.client.client import Client
 from defserve.client.mcpl.peer import McplPeer
 from defserve.core.json_values import is_array
-from defserve.inspector.differences import bounded, patch, side_by_side
+from defserve.inspector.differences import patch, shorten_ops, side_by_side
 from defserve.inspector.inspection import Inspection, Verb, asking, era_of
 from defserve.inspector.protocol import BadMessage, Json, Request
-from defserve.inspector.recording.masking import masked
+from defserve.inspector.recording.masking import mask_value
 from defserve.inspector.state_trees import MISSING, CheckpointView
 
-MOST_IDS: Final = 200
-LONGEST_CONTENT: Final = 1024 * 1024
+MAX_IDS: Final = 200
+MAX_CONTENT_BYTES: Final = 1024 * 1024
 
 OPAQUE: Final = "The server keeps this state for itself, so it has no contents to show."
 UNTOLD: Final = "The server did not tell this content, and the inspector cannot read its store."
@@ -36,7 +36,7 @@ async def sets(inspection: Inspection, request: Request) -> Any:
         {
             "name": declared.name,
             "description": declared.description,
-            "enabled": mcpl.feature_sets.enabled(declared.name),
+            "enabled": mcpl.feature_sets.is_enabled(declared.name),
             "at": mcpl.state(declared.name).checkpoint,
             "trees": await inspection.states.trees(era, declared.name),
         }
@@ -61,8 +61,8 @@ async def changes(inspection: Inspection, request: Request) -> Any:
     """What each of these checkpoints changed, in words."""
     era, _ = await _client(inspection, request)
     ids = request.arguments.get("ids")
-    if not is_array(ids) or len(ids) > MOST_IDS:
-        raise BadMessage(f"'ids' is a list of up to {MOST_IDS} checkpoints")
+    if not is_array(ids) or len(ids) > MAX_IDS:
+        raise BadMessage(f"'ids' is a list of up to {MAX_IDS} checkpoints")
     return await inspection.states.changes(_view(inspection, request, era), map(str, ids))
 
 
@@ -72,7 +72,7 @@ async def diff(inspection: Inspection, request: Request) -> Any:
     if before is MISSING or after is MISSING:
         return _missing(view)
     ops = patch(before, after)
-    return {"ops": bounded(ops), "count": len(ops), "bytes": len(to_json(ops))}
+    return {"ops": shorten_ops(ops), "count": len(ops), "bytes": len(to_json(ops))}
 
 
 async def lines(inspection: Inspection, request: Request) -> Any:
@@ -80,7 +80,7 @@ async def lines(inspection: Inspection, request: Request) -> Any:
     view, before, after = await _both(inspection, request)
     if before is MISSING or after is MISSING:
         return _missing(view)
-    return {"rows": await asyncio.to_thread(side_by_side, masked(before), masked(after))}
+    return {"rows": await asyncio.to_thread(side_by_side, mask_value(before), mask_value(after))}
 
 
 async def content(inspection: Inspection, request: Request) -> Any:
@@ -91,7 +91,7 @@ async def content(inspection: Inspection, request: Request) -> Any:
     if found is MISSING:
         return _missing(view)
     size = len(to_json(found))
-    return {"bytes": size} if size > LONGEST_CONTENT else {"content": masked(found), "bytes": size}
+    return {"bytes": size} if size > MAX_CONTENT_BYTES else {"content": mask_value(found), "bytes": size}
 
 
 async def roll_back(inspection: Inspection, request: Request) -> Any:

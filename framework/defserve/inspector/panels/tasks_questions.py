@@ -48,9 +48,9 @@ async def cancel(inspection: Inspection, request: Request) -> Any:
     return task.record.wire()
 
 
-async def forget(inspection: Inspection, request: Request) -> Any:
+async def drop_finished_tasks(inspection: Inspection, request: Request) -> Any:
     """Drop what is over from the list."""
-    inspection.tasks.forget()
+    inspection.tasks.drop_finished()
     return {"tasks": inspection.tasks.wire()}
 
 
@@ -61,15 +61,15 @@ VERBS: Final[Mapping[str, Verb]] = {
     "tasks.show": show,
     "tasks.refresh": refresh,
     "tasks.cancel": cancel,
-    "tasks.forget": forget,
+    "tasks.forget": drop_finished_tasks,
 }
 
 
 # -- The Questions panel: what waits, what is over, and the answers that stand: the roots, and a model made of rules.
 
 
-MOST_ROOTS: Final = 100
-LONGEST_ROOT: Final = 4_096
+MAX_ROOTS: Final = 100
+MAX_ROOT_LENGTH: Final = 4_096
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
 
@@ -95,18 +95,18 @@ def standing(inspection: Inspection) -> Json:
 async def set_roots(inspection: Inspection, request: Request) -> Any:
     """The roots from now on. Servers with a session are told that they changed; the others ask each time."""
     given = request.arguments.get("roots")
-    if not is_array(given) or len(given) > MOST_ROOTS:
-        raise BadMessage(f"roots are a list of at most {MOST_ROOTS}")
+    if not is_array(given) or len(given) > MAX_ROOTS:
+        raise BadMessage(f"roots are a list of at most {MAX_ROOTS}")
     inspection.questions.roots[:] = [_root(object_of(each)) for each in given]
     for connection in inspection.connections.values():
         if (client := connection.client_now) is not None and not client.stateless:
-            client.say(ROOTS_CHANGED)
-    return _told(inspection)
+            client.notify_soon(ROOTS_CHANGED)
+    return _push_standing(inspection)
 
 
 def _root(given: Json) -> Json:
     uri, name = given.get("uri"), given.get("name", "")
-    if not isinstance(uri, str) or not isinstance(name, str) or not 0 < len(uri) <= LONGEST_ROOT >= len(name):
+    if not isinstance(uri, str) or not isinstance(name, str) or not 0 < len(uri) <= MAX_ROOT_LENGTH >= len(name):
         raise BadMessage("a root has a URI, and may have a name", fix="write it as file:///home/me/project")
     return {"uri": uri, "name": name} if name else {"uri": uri}
 
@@ -117,10 +117,10 @@ async def set_model(inspection: Inspection, request: Request) -> Any:
     if not is_array(rules):
         raise BadMessage("the argument 'rules' is missing, or is not a list")
     inspection.questions.model.set(request.arguments.get("on") is True, rules)
-    return _told(inspection)
+    return _push_standing(inspection)
 
 
-def _told(inspection: Inspection) -> Json:
+def _push_standing(inspection: Inspection) -> Json:
     told = standing(inspection)
     inspection.push("standing", told)
     return told

@@ -24,16 +24,16 @@ from defserve.client.replies import Json as JsonObject
 from defserve.client.replies import list_if_known, object_of, text_of
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.app_views import PatientClient, ShownApp, View, narrowed, refused_by
+from defserve.inspector.app_views import PatientClient, ShownApp, View, make_refusal_check, narrow_policy
 from defserve.inspector.inspection import Inspection, Verb, asking
 from defserve.inspector.protocol import BadMessage, Json, Request
-from defserve.inspector.recording.masking import masked, masked_words
+from defserve.inspector.recording.masking import mask_value, mask_words
 from defserve.protocols.mcp.app_policy import SCHEME
 from defserve.tooling.lint.definitions import tokens
 
 FEATURE_SET: Final = "featureSet"
 LOOKED_AT: Final = 20_000
-MOST_TIMES: Final = 120
+MAX_PAST_CALLS: Final = 120
 
 
 async def list_tools(inspection: Inspection, request: Request) -> Any:
@@ -102,7 +102,7 @@ async def latency(inspection: Inspection, request: Request) -> Any:
         for entry in recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)
         if entry.kind == "request" and entry.method == "tools/call" and entry.about == tool and entry.ms is not None
     ]
-    return {"calls": found[-MOST_TIMES:]}
+    return {"calls": found[-MAX_PAST_CALLS:]}
 
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -116,7 +116,7 @@ VERBS: Final[Mapping[str, Verb]] = {
 # -- One call of a tool: its progress, its log lines and its parts as they come, then its result.
 
 
-LONGEST_CALL: Final = 24 * 3600.0
+MAX_CALL_SECONDS: Final = 24 * 3600.0
 LOG: Final = "notifications/message"
 
 
@@ -180,9 +180,11 @@ class RunningCall:
         if type(index) is not int or index < 0:
             return
         lost = params.get("gap_unrecoverable") is True
-        self._chunks(self._order.lose(index) if lost else self._order.take(index, params.get("content")))
-        if missing := self._order.wanted():
-            self._client.say("notifications/mgp.stream.gap", {"request_id": self.id, "missing_indices": missing})
+        self._chunks(self._order.skip_chunk(index) if lost else self._order.add_chunk(index, params.get("content")))
+        if missing := self._order.take_missing_indices():
+            self._client.notify_soon(
+                "notifications/mgp.stream.gap", {"request_id": self.id, "missing_indices": missing}
+            )
 
     def _chunks(self, contents: list[Any]) -> None:
         for content in contents:
@@ -212,7 +214,7 @@ async def call(inspection: Inspection, request: Request, client: Client) -> Json
     inspection.notices.append(heard)
     try:
         result = await client.request(
-            "tools/call", params, on_progress=running.progress, timeout=LONGEST_CALL, observer=running
+            "tools/call", params, on_progress=running.progress, timeout=MAX_CALL_SECONDS, observer=running
         )
     finally:
         inspection.notices.remove(heard)
@@ -228,12 +230,12 @@ async def call(inspection: Inspection, request: Request, client: Client) -> Json
 
 NAME: Final = re.compile(r"[^=:\s-][^=:\s]*")
 WIDTH: Final = 88
-LONGEST_EXPECTED: Final = 2_000
+MAX_EXPECTED_LENGTH: Final = 2_000
 
 
 def command_line(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) -> str:
     """The `defserve call` line of a call. `words` name the server."""
-    before, after = _split(_filled_words(words))
+    before, after = _split(_fill_masked_words(words))
     arguments = _without_secrets(dict(arguments))
     given = [_argument(name, value) for name, value in arguments.items()]
     if not all(map(NAME.fullmatch, arguments)):
@@ -254,7 +256,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], outcome: Any) -> str:
     """A test that makes the call and expects what it gave: a `result`, `{"error": {"message"}}`, or None."""
-    before, command = _split(_filled_words(words))
+    before, command = _split(_fill_masked_words(words))
     arguments, outcome = _without_secrets(dict(arguments)), _without_secrets(outcome)
     name = f"test_{re.sub(r'[^0-9a-zA-Z_]+', '_', tool).strip('_').lower() or 'tool'}"
     asked = f"client.call_raw({tool!r}, {_literal(arguments, 8)})"
@@ -263,7 +265,7 @@ def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], o
     checks = (
         [f"with pytest.raises(DefserveError, match={_first_line(error)!r}):", f"    {asked}"]
         if isinstance(error, str)
-        else [f"result = {asked}", *_expected(object_of(outcome))]
+        else [f"result = {asked}", *_write_assertions(object_of(outcome))]
     )
     lines = [*_imports(bool(command), raises), ""]
     if command:
@@ -285,23 +287,26 @@ def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], o
 
 
 def _without_secrets(value: Any) -> Any:
-    return _filled(value, masked(value), "the secret")
+    return _fill_masks(value, mask_value(value), "the secret")
 
 
-def _filled(value: Any, shown: Any, name: str) -> Any:
+def _fill_masks(value: Any, shown: Any, name: str) -> Any:
     """The value, with what to fill in where the mask is in `shown`. All else is as it was, to the last character."""
     if is_object(value) and is_object(shown):
         pairs = zip(value.items(), shown.items(), strict=True)
-        return {_filled(key, other, "the secret"): _filled(each, masks, key) for (key, each), (other, masks) in pairs}
+        return {
+            _fill_masks(key, other, "the secret"): _fill_masks(each, masks, key)
+            for (key, each), (other, masks) in pairs
+        }
     if is_array(value) and is_array(shown):
-        return [_filled(each, other, name) for each, other in zip(value, shown, strict=True)]
+        return [_fill_masks(each, other, name) for each, other in zip(value, shown, strict=True)]
     if isinstance(shown, str) and MASK in shown and shown != value:
         return shown.replace(MASK, f"<fill in {name}>")
     return value
 
 
-def _filled_words(words: Sequence[str]) -> list[str]:
-    return [_filled(word, shown, "the secret") for word, shown in zip(words, masked_words(words), strict=True)]
+def _fill_masked_words(words: Sequence[str]) -> list[str]:
+    return [_fill_masks(word, shown, "the secret") for word, shown in zip(words, mask_words(words), strict=True)]
 
 
 def _imports(is_command: bool, raises: bool) -> list[str]:
@@ -317,7 +322,7 @@ def _imports(is_command: bool, raises: bool) -> list[str]:
     return lines
 
 
-def _expected(result: JsonObject) -> list[str]:
+def _write_assertions(result: JsonObject) -> list[str]:
     """What to expect of a result: its structured content, or else its texts, or else the kinds of its content."""
     if not result:
         return ['assert not result.get("isError")']
@@ -325,9 +330,9 @@ def _expected(result: JsonObject) -> list[str]:
     content: Any = result.get("content")
     blocks: list[JsonObject] = [block for block in content if is_object(block)] if is_array(content) else []
     structured = result.get("structuredContent")
-    if structured is not None and len(json.dumps(structured)) <= LONGEST_EXPECTED:
+    if structured is not None and len(json.dumps(structured)) <= MAX_EXPECTED_LENGTH:
         lines.append(f'assert result["structuredContent"] == {_literal(structured, 8)}')
-    elif blocks and all(block.get("type") == "text" for block in blocks) and len(str(blocks)) <= LONGEST_EXPECTED:
+    elif blocks and all(block.get("type") == "text" for block in blocks) and len(str(blocks)) <= MAX_EXPECTED_LENGTH:
         texts = [block.get("text") for block in blocks]
         lines.append(f'assert [block["text"] for block in result["content"]] == {_literal(texts, 8)}')
     elif blocks:
@@ -351,8 +356,8 @@ def _literal(value: Any, indent: int) -> str:
 # -- The Apps panel: tools that have a view, the view of a call in a frame, and its messages.
 
 
-LONGEST_VIEW: Final = 8 * 1024 * 1024
-LONGEST_TEXT: Final = 2_000
+MAX_VIEW_BYTES: Final = 8 * 1024 * 1024
+MAX_TEXT_LENGTH: Final = 2_000
 AUDIENCES: Final = ("model", "app")
 
 
@@ -385,7 +390,7 @@ async def _views(client: Client) -> list[Json]:
 
 
 def _text(item: Json, name: str) -> str:
-    return (text_of(item.get(name)) or "")[:LONGEST_TEXT]
+    return (text_of(item.get(name)) or "")[:MAX_TEXT_LENGTH]
 
 
 async def show(inspection: Inspection, request: Request) -> Any:
@@ -400,11 +405,11 @@ async def show(inspection: Inspection, request: Request) -> Any:
         app = await render(PatientClient(client, progress), tool, arguments)
     era = "stateless" if client.stateless else "handshake"
     size = len(app.html.encode("utf-8", "replace"))
-    if size > LONGEST_VIEW:
-        raise PeerError(f"the view {app.uri!r} has {size:,} bytes: more than {LONGEST_VIEW:,} are not shown")
+    if size > MAX_VIEW_BYTES:
+        raise PeerError(f"the view {app.uri!r} has {size:,} bytes: more than {MAX_VIEW_BYTES:,} are not shown")
     views = inspection.views
     ports = {views.page_port, urlsplit(views.origin).port or 0}
-    policy, reaches, refused = narrowed(app.policy, refused_by(ports, inspection.target.address))
+    policy, reaches, refused = narrow_policy(app.policy, make_refusal_check(ports, inspection.target.address))
     shown = ShownApp(era, app, inspection.questions)
     shown.change(request.object("context"))
     return {

@@ -14,17 +14,17 @@ from defserve.client.mgp.server_claims import tool_security
 from defserve.client.replies import Json as JsonObject
 from defserve.client.replies import object_of
 from defserve.errors import DefserveError
-from defserve.inspector.differences import Row, aligned, folded
+from defserve.inspector.differences import Row, align_lines, fold_rows
 from defserve.inspector.inspection import ERAS, Inspection, Verb, era_of
 from defserve.inspector.protocol import BadMessage, Json, Request, error_of
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 from defserve.inspector.recording.timeline import KINDS, FilterProblem, Query, Rows, parse
 
-MOST_ROWS: Final = 500
+MAX_ROWS: Final = 500
 BATCH_SECONDS: Final = 0.1
 SAVED_AT_ONCE: Final = 1024 * 1024
 SAVED_ROWS: Final = 500
-MOST_OTHERS: Final = 200
+MAX_OTHERS: Final = 200
 
 
 async def check(inspection: Inspection, request: Request) -> Any:
@@ -76,7 +76,7 @@ async def rows(inspection: Inspection, request: Request) -> Any:
     found = await inspection.timeline.rows.of(_query(request))
     first, last = _span(inspection.recorder, found, request)
     start = max(0, request.whole("start", 0))
-    stop = min(request.whole("stop", MOST_ROWS), start + MOST_ROWS, last - first)
+    stop = min(request.whole("stop", MAX_ROWS), start + MAX_ROWS, last - first)
     seqs = found[first + start : first + stop] if stop > start else []
     told = [_row(inspection.recorder, entry) for seq in seqs if (entry := inspection.recorder.entry(seq))]
     return {"start": start, "rows": told, "version": found.version, "dropped": found.dropped}
@@ -178,7 +178,7 @@ def _belonging(recorder: Recorder, asked: RecordedMessage) -> list[RecordedMessa
     for each in recorder.slice(asked.seq + 1, min(last + 1, asked.seq + 20_000)):
         if each.of == asked.seq:
             found.append(each)
-            if len(found) >= MOST_OTHERS:
+            if len(found) >= MAX_OTHERS:
                 break
     return found
 
@@ -201,7 +201,7 @@ VERBS: Final[Mapping[str, Verb]] = {
 
 LONG: Final = 300
 """Lines. With more, runs of equal ones are left out."""
-LONGEST_LINE: Final = 2_000
+MAX_LINE_LENGTH: Final = 2_000
 SEND_SECONDS: Final = 60.0
 
 OWN: Final = re.compile(r'  "id": | +"(?:progressToken|trace_id|request_id)": ')
@@ -240,8 +240,8 @@ def both_eras(recorder: Recorder, entry: RecordedMessage) -> Json:
     is_both = all(found.values())
     return {
         **{era: _about(recorder, each) for era, each in found.items() if each is not None},
-        "lines": _bounded(lines),
-        "answers": _bounded(answers),
+        "lines": _shorten_rows(lines),
+        "answers": _shorten_rows(answers),
         "differences": _runs(lines) + _runs(answers) if is_both else None,
         "again": _why_not(asked),
     }
@@ -255,7 +255,7 @@ def _about(recorder: Recorder, entry: RecordedMessage) -> Json:
 def _side(recorder: Recorder, entry: RecordedMessage | None) -> Json:
     """The shown body of a request, of its answer, and its HTTP exchange; None where there is none."""
     answer = recorder.entry(entry.of) if entry is not None and entry.of is not None else None
-    asked, answered = _shown(recorder, entry), _shown(recorder, answer)
+    asked, answered = _get_comparable_message(recorder, entry), _get_comparable_message(recorder, answer)
     return {
         "body": asked.get("body"),
         "exchange": asked.get("exchange"),
@@ -263,10 +263,10 @@ def _side(recorder: Recorder, entry: RecordedMessage | None) -> Json:
     }
 
 
-def _shown(recorder: Recorder, entry: RecordedMessage | None) -> Json:
+def _get_comparable_message(recorder: Recorder, entry: RecordedMessage | None) -> Json:
     if entry is None:
         return {}
-    if entry.size > LONGEST_READ:
+    if entry.size > MAX_COMPARED_BYTES:
         return {"body": f"{entry.size:,} bytes, too long to compare"}
     return recorder.message(entry.seq) or {}
 
@@ -275,10 +275,10 @@ def _body(left: Any, right: Any) -> list[Row]:
     if left is None or right is None:
         return [
             (each[0] if left is not None else None, each[0] if left is None else None, False)
-            for each in aligned(left if left is not None else right, left if left is not None else right)
+            for each in align_lines(left if left is not None else right, left if left is not None else right)
             if left is not None or right is not None
         ]
-    rows = aligned(left, right)
+    rows = align_lines(left, right)
     return [(a, b, differs and not (a and b and OWN.match(a) and OWN.match(b))) for a, b, differs in rows]
 
 
@@ -309,13 +309,15 @@ def _runs(rows: list[Row]) -> int:
     return sum(1 for place, row in enumerate(rows) if row[2] and not (place and rows[place - 1][2]))
 
 
-def _bounded(rows: list[Row]) -> list[Row | int]:
+def _shorten_rows(rows: list[Row]) -> list[Row | int]:
     cut: list[Row] = [(_cut(a), _cut(b), differs) for a, b, differs in rows]
-    return folded(cut) if len(cut) > LONG else list[Row | int](cut)
+    return fold_rows(cut) if len(cut) > LONG else list[Row | int](cut)
 
 
 def _cut(line: str | None) -> str | None:
-    return line if line is None or len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line)} characters)"
+    return (
+        line if line is None or len(line) <= MAX_LINE_LENGTH else f"{line[:MAX_LINE_LENGTH]}… ({len(line)} characters)"
+    )
 
 
 def _why_not(asked: RecordedMessage) -> str | None:
@@ -337,7 +339,7 @@ async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool)
         raise BadMessage(f"this message cannot be sent again: {why}")
     if recorder.body(asked.seq) is None:
         raise BadMessage("this message is no longer kept", fix="make the call again in the Tools panel")
-    params = asked_for(recorder, asked)
+    params = get_request_params(recorder, asked)
     mark = await _mark(await inspection.client(asked.era), asked.method, params)
     if mark != "safe" and not confirmed:
         return {"confirm": {"method": asked.method, "tool": asked.about or None, "mark": mark}}
@@ -368,7 +370,7 @@ async def _send(inspection: Inspection, era: str, method: str, params: Json) -> 
         client = await inspection.client(era)
         await client.request(method, params, timeout=SEND_SECONDS)
     except DefserveError as error:
-        inspection.failed(era, error)
+        inspection.on_request_failed(era, error)
         is_answer = any(
             each.era == era and each.kind == "answer" and each.method == method
             for each in inspection.recorder.slice(began, inspection.recorder.count)
@@ -388,7 +390,7 @@ LOOKED_AT: Final = 50_000
 READ: Final = 200
 ENVELOPE: Final = 8 * 1024
 """Bytes by which the same request may differ from one era to the other."""
-LONGEST_READ: Final = 256 * 1024
+MAX_COMPARED_BYTES: Final = 256 * 1024
 """Bytes of a message that is read to compare it. Longer ones are never the same."""
 
 
@@ -400,7 +402,7 @@ def request_of(recorder: Recorder, entry: RecordedMessage) -> RecordedMessage:
 
 def counterpart(recorder: Recorder, entry: RecordedMessage, era: str) -> RecordedMessage | None:
     """The newest request (or notice) of an era that asks for the same as `entry` does."""
-    wanted = None if entry.method in SAME else asked_for(recorder, entry)
+    wanted = None if entry.method in SAME else get_request_params(recorder, entry)
     read = 0
     for each in reversed(recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)):
         if each.era != era or each.kind != entry.kind or each.direction != entry.direction:
@@ -408,15 +410,17 @@ def counterpart(recorder: Recorder, entry: RecordedMessage, era: str) -> Recorde
         if wanted is None:
             if each.method in (entry.method, SAME.get(entry.method)):
                 return each
-        elif each.method == entry.method and abs(each.size - entry.size) <= ENVELOPE and entry.size <= LONGEST_READ:
-            if asked_for(recorder, each) == wanted:
+        elif (
+            each.method == entry.method and abs(each.size - entry.size) <= ENVELOPE and entry.size <= MAX_COMPARED_BYTES
+        ):
+            if get_request_params(recorder, each) == wanted:
                 return each
             if (read := read + 1) >= READ:
                 return None
     return None
 
 
-def asked_for(recorder: Recorder, entry: RecordedMessage) -> JsonObject:
+def get_request_params(recorder: Recorder, entry: RecordedMessage) -> JsonObject:
     """The params of a request, without what belongs to one sending of it. With its secrets: never show them."""
     try:
         message: Any = from_json(recorder.body(entry.seq) or b"{}")
@@ -437,7 +441,7 @@ async def follow_latency(inspection: Inspection, request: Request) -> Any:
     connection = inspection.connection(era_of(request))
     told: Any = None
     while True:
-        figures = inspection.latencies.told(connection.era)
+        figures = inspection.latencies.describe_era(connection.era)
         if figures != told:
             told = figures
             request.part(figures)

@@ -16,11 +16,11 @@ from pydantic_core import from_json, to_json
 from defserve.base.redaction import MASK, is_secret_name, redact_text
 from defserve.core.json_values import is_array, is_object
 
-LONGEST: Final = 4 * 1024 * 1024
-LONGEST_NAME: Final = 64
+MAX_TEXT_LENGTH: Final = 4 * 1024 * 1024
+MAX_NAME_LENGTH: Final = 64
 SHORT_KEY: Final = 20
 """Characters. Names of members that are shorter, and are words of a program, are no secrets."""
-MOST_VALUES: Final = 8
+MAX_JSON_VALUES: Final = 8
 """JSON values that are looked for in a text."""
 
 # It has the name of a secret, and is none: it says which call a notice belongs to.
@@ -64,28 +64,28 @@ _DECODER: Final = JSONDecoder()
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/\r\n]*+|[\w-]*+)={0,2}[\r\n]*+", re.ASCII)
 
 
-def masked_message(body: bytes) -> Any:
+def mask_message(body: bytes) -> Any:
     """A message as JSON data with its secrets masked. What is not JSON, or was cut, is a text."""
     try:
-        return masked(from_json(body))
+        return mask_value(from_json(body))
     except ValueError:
         pass
     try:
         # What was cut is read as far as it goes: secrets are found by their place better than by their look.
-        return to_json(masked(from_json(body, allow_partial="trailing-strings")), inf_nan_mode="null").decode()
+        return to_json(mask_value(from_json(body, allow_partial="trailing-strings")), inf_nan_mode="null").decode()
     except ValueError:
-        return masked_text(body.decode(errors="replace"))
+        return mask_text(body.decode(errors="replace"))
 
 
-def masked(value: Any) -> Any:
+def mask_value(value: Any) -> Any:
     """The same value. All under a secret name is masked, and what looks like a secret in a text is.
 
     A schema may describe a field called "password": its description is shown, and no value in it.
     """
-    return _masked(value, "")
+    return _mask_named_value(value, "")
 
 
-def masked_at(root: Any, names: Sequence[str], value: Any) -> tuple[list[str], Any]:
+def mask_value_at(root: Any, names: Sequence[str], value: Any) -> tuple[list[str], Any]:
     """A value that stands in `root` under these names, masked as it would be there. The names are masked, too.
 
     Only what can tell that it is a secret is looked at: the names above it, and the names beside each of them.
@@ -101,7 +101,7 @@ def masked_at(root: Any, names: Sequence[str], value: Any) -> tuple[list[str], A
             kept = [container[0], kept] if is_pair else [kept]
         else:
             kept = {**_naming(container), name: kept}
-    shown, path = masked(kept), list[str]()
+    shown, path = mask_value(kept), list[str]()
     for container, name in zip(containers, names, strict=True):
         if is_array(container):
             path.append(name)
@@ -123,10 +123,10 @@ def _below(container: Any, name: str) -> Any:
 def _naming(container: Any) -> dict[str, str]:
     """The members of an object that say what its value is."""
     members = container if is_object(container) else {}
-    return {key: name for key in NAMING if isinstance(name := members.get(key), str) and len(name) <= LONGEST_NAME}
+    return {key: name for key in NAMING if isinstance(name := members.get(key), str) and len(name) <= MAX_NAME_LENGTH}
 
 
-def masked_text(text: str) -> str:
+def mask_text(text: str) -> str:
     """A text without secrets. Where it has JSON in it, they are found there by their names too."""
     if len(text) > 4096 and _BASE64.fullmatch(text):
         return text  # a picture or a sound
@@ -139,13 +139,13 @@ def masked_text(text: str) -> str:
         text = _NESTED.sub(rf"\1{MASK}", text)
     if "session" in text.lower():
         text = _SESSION.sub(rf"\1{MASK}", text)
-    return redact_text(text, limit=LONGEST, multiline=True)
+    return redact_text(text, limit=MAX_TEXT_LENGTH, multiline=True)
 
 
 def _json_masked(text: str) -> str:
     """A text with the secrets masked in the first JSON values of it. The last of them may be cut."""
     parts, done, place = list[str](), 0, 0
-    for _ in range(MOST_VALUES):
+    for _ in range(MAX_JSON_VALUES):
         if (found := _OPENING.search(text, place)) is None:
             break
         start = found.start()
@@ -157,19 +157,19 @@ def _json_masked(text: str) -> str:
             except ValueError:
                 place = start + 1
                 continue
-        if (shown := masked(value)) != value:
+        if (shown := mask_value(value)) != value:
             indent = 2 if "\n" in text[start:place] else None
             parts += [text[done:start], to_json(shown, indent=indent, inf_nan_mode="null").decode()]
             done = place
     return "".join([*parts, text[done:]])
 
 
-def masked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers with secrets masked by their name and by their look. Of a long one the last two characters are left."""
     return {name: _header(name, value) for name, value in headers.items()}
 
 
-def masked_words(words: Sequence[str]) -> list[str]:
+def mask_words(words: Sequence[str]) -> list[str]:
     """The words of a command line with secrets masked: in addresses, `--token x`, `--token=x`, `TOKEN=x`, `Name: x`."""
     shown: list[str] = []
     hides = False
@@ -181,24 +181,24 @@ def masked_words(words: Sequence[str]) -> list[str]:
         elif mark and value and (_is_secret(name) or ((is_option or mark == ":") and _HEADER.search(name))):
             shown.append(f"{name}{mark}{' ' if mark == ':' else ''}{MASK}")
         else:
-            shown.append(masked_text(word))
+            shown.append(mask_text(word))
         hides = is_option and not mark and _HEADER.search(name) is not None
     return shown
 
 
-def masked_address(address: str, words: Iterable[str]) -> str:
+def mask_address(address: str, words: Iterable[str]) -> str:
     """An address, or a command of these words, without the secrets of either."""
-    for word, shown in zip(words := tuple(words), masked_words(words), strict=True):
+    for word, shown in zip(words := tuple(words), mask_words(words), strict=True):
         if word != shown:
             address = address.replace(word, shown)
-    return masked_text(address)
+    return mask_text(address)
 
 
 def _is_secret(name: str) -> bool:
     return is_secret_name(name) or _MEMBER.search(name) is not None
 
 
-def _masked(value: Any, of: str) -> Any:
+def _mask_named_value(value: Any, of: str) -> Any:
     """A value that stands under the name `of`."""
     if is_object(value):
         pair = any(isinstance(name := value.get(key), str) and _names_secret(name) for key in NAMING)
@@ -206,12 +206,12 @@ def _masked(value: Any, of: str) -> Any:
     if is_array(value):
         if of not in LISTING and len(value) == 2 and isinstance(name := value[0], str) and _names_secret(name):
             return [name, _hidden(value[1], "")]
-        return [_masked(each, of) for each in value]
-    return masked_text(value) if isinstance(value, str) else value
+        return [_mask_named_value(each, of) for each in value]
+    return mask_text(value) if isinstance(value, str) else value
 
 
 def _names_secret(name: str) -> bool:
-    return len(name) <= LONGEST_NAME and (_is_secret(name) or ("-" in name and _HEADER.search(name) is not None))
+    return len(name) <= MAX_NAME_LENGTH and (_is_secret(name) or ("-" in name and _HEADER.search(name) is not None))
 
 
 def _member(name: str, value: Any, of: str, pair: bool) -> Any:
@@ -220,11 +220,13 @@ def _member(name: str, value: Any, of: str, pair: bool) -> Any:
     if _is_secret(name):
         if of in SCHEMAS and is_object(value):
             return _object(
-                (word, _masked(each, word)) if word in DESCRIBING else (_hidden_key(word), _hidden(each, word))
+                (word, _mask_named_value(each, word))
+                if word in DESCRIBING
+                else (_hidden_key(word), _hidden(each, word))
                 for word, each in value.items()
             )
         return _hidden(value, name)
-    return _hidden(value, name) if pair and name in VALUES else _masked(value, name)
+    return _hidden(value, name) if pair and name in VALUES else _mask_named_value(value, name)
 
 
 def _hidden(value: Any, name: str) -> Any:
@@ -251,18 +253,18 @@ def _object(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _key(name: str) -> str:
     """The name of a member. It may itself be a secret: people keep things by their tokens."""
-    return name if len(name) < SHORT_KEY and name.isidentifier() else masked_text(name)
+    return name if len(name) < SHORT_KEY and name.isidentifier() else mask_text(name)
 
 
 def _hidden_key(name: str) -> str:
     """The name of a member that stands under the name of a secret."""
-    return name if len(name) < SHORT_KEY and name.isidentifier() else _RUN.sub(_random, masked_text(name))
+    return name if len(name) < SHORT_KEY and name.isidentifier() else _RUN.sub(_random, mask_text(name))
 
 
 def _header(name: str, value: str) -> str:
     if is_secret_name(name) or _HEADER.search(name):
         return f"…{value[-2:]}" if len(value) >= 24 and " " not in value else MASK
-    shown = masked_text(value)
+    shown = mask_text(value)
     return shown if name.lower() in PUBLIC_HEADERS else _RUN.sub(_random, shown)
 
 

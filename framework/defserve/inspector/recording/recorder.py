@@ -20,20 +20,20 @@ from pydantic_core import from_json, to_json
 from defserve.client.replies import Json, object_of
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import is_id
-from defserve.inspector.recording.masking import masked, masked_headers, masked_message, masked_text
+from defserve.inspector.recording.masking import mask_headers, mask_message, mask_text, mask_value
 
 Direction: TypeAlias = Literal["sent", "received"]
 Kind: TypeAlias = Literal["request", "notice", "answer", "other"]
 
-MOST_ENTRIES: Final = 200_000
+MAX_ENTRIES: Final = 200_000
 DROPPED_AT_ONCE: Final = 10_000
-MOST_NOTICES: Final = 40
+MAX_NOTICES: Final = 40
 """Notices of one request whose times are kept."""
 HEADERS_IN_MEMORY: Final = 4 * 1024 * 1024
 HEADERS_IN_FILE: Final = 64 * 1024 * 1024
-LONGEST_NAME: Final = 128
+MAX_NAME_LENGTH: Final = 128
 """Characters of a method, or of an id that is a text. A peer chooses both."""
-MOST_METHODS: Final = 1_000
+MAX_METHODS: Final = 1_000
 RECENT: Final = 200
 FIRST_MESSAGES: Final = 100
 RATE_SECONDS: Final = 10.0
@@ -84,7 +84,7 @@ class RecordedExchange(NamedTuple):
 class Recorder:
     """The timeline of one inspector. Entries `first` to `count - 1` are there; older ones were forgotten."""
 
-    def __init__(self, bodies: Bodies | None = None, most: int = MOST_ENTRIES) -> None:
+    def __init__(self, bodies: Bodies | None = None, most: int = MAX_ENTRIES) -> None:
         self._bodies, self._most = bodies or Bodies(), most
         self._entries: list[RecordedMessage] = []
         self._exchanges = Bodies(HEADERS_IN_MEMORY, HEADERS_IN_FILE)
@@ -103,9 +103,9 @@ class Recorder:
 
     def append(self, era: str, direction: Direction, body: bytes) -> RecordedMessage:
         """Record a message that passes now. Never raises: the message itself must reach its receiver."""
-        message = _decoded(body)
-        kind, method, id = _read(message)
-        if len(self._methods) < MOST_METHODS:
+        message = _parse_body(body)
+        kind, method, id = _classify_message(message)
+        if len(self._methods) < MAX_METHODS:
             method = self._methods.setdefault(method, method)  # the same few, again and again
         entry = RecordedMessage(self.count, time.time(), era, direction, kind, method, id, len(body))
         with suppress(Exception):
@@ -114,9 +114,9 @@ class Recorder:
             self._pair(entry, message)
         self._entries.append(entry)
         with suppress(OSError):  # no room for the file of old bodies
-            self._bodies.keep(entry.seq, body)
+            self._bodies.store_body(entry.seq, body)
         if len(self._entries) > self._most:
-            self._forget(min(DROPPED_AT_ONCE, self._most))
+            self._drop_oldest(min(DROPPED_AT_ONCE, self._most))
         for tell in tuple(self._subscribers):
             with suppress(Exception):
                 tell(entry)
@@ -132,7 +132,7 @@ class Recorder:
         """Add the HTTP exchange that carried a message. Never raises."""
         if seq >= self.first:
             with suppress(ValueError, OSError):
-                self._exchanges.keep(seq, to_json(exchange))
+                self._exchanges.store_body(seq, to_json(exchange))
 
     def slice(self, start: int, stop: int) -> list[RecordedMessage]:
         """The entries with these sequence numbers, as far as they are there."""
@@ -155,16 +155,16 @@ class Recorder:
             return None
         shown = entry.wire()
         if (body := self._bodies.get(seq)) is not None:
-            shown["body"] = masked_message(body)
+            shown["body"] = mask_message(body)
             if len(body) < entry.size:
                 shown["cut"] = len(body)
         if (kept := self._exchanges.get(seq)) is not None:
             exchange = RecordedExchange(*from_json(kept))
             shown["exchange"] = {
                 **exchange._asdict(),
-                "address": masked_text(exchange.address),
-                "headers": masked_headers(exchange.headers),
-                "answered": masked_headers(exchange.answered),
+                "address": mask_text(exchange.address),
+                "headers": mask_headers(exchange.headers),
+                "answered": mask_headers(exchange.answered),
             }
         return shown
 
@@ -194,7 +194,7 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget every message. Sequence numbers go on."""
-        self._forget(len(self._entries))
+        self._drop_oldest(len(self._entries))
         self.errors, self._cleared = 0, self.count
 
     def close(self) -> None:
@@ -232,13 +232,13 @@ class Recorder:
         if is_end:
             asked.note = "cancelled"
         times = self._notices.setdefault(asked.seq, [])
-        if len(times) < MOST_NOTICES:
+        if len(times) < MAX_NOTICES:
             times.append(notice.time)
 
-    def _forget(self, number: int) -> None:
+    def _drop_oldest(self, number: int) -> None:
         for entry in self._entries[:number]:
-            self._bodies.forget(entry.seq)
-            self._exchanges.forget(entry.seq)
+            self._bodies.drop_body(entry.seq)
+            self._exchanges.drop_body(entry.seq)
             self._notices.pop(entry.seq, None)
         del self._entries[:number]
         self.first += number
@@ -249,7 +249,7 @@ def _other(direction: Direction) -> Direction:
     return "received" if direction == "sent" else "sent"
 
 
-def _decoded(body: bytes) -> Json:
+def _parse_body(body: bytes) -> Json:
     try:
         message = from_json(body)
     except ValueError:
@@ -257,23 +257,23 @@ def _decoded(body: bytes) -> Json:
     return message if is_object(message) else {}
 
 
-def _read(message: Json) -> tuple[Kind, str, str | int | None]:
+def _classify_message(message: Json) -> tuple[Kind, str, str | int | None]:
     """The kind, the method and the id of a message."""
     method, id = message.get("method"), message.get("id")
     known = _id(id)
     if isinstance(method, str):
         if known is not None:
-            return "request", method[:LONGEST_NAME], known
+            return "request", method[:MAX_NAME_LENGTH], known
         params = object_of(message.get("params"))
         of = params.get("progressToken", params.get("requestId", params.get("request_id")))
-        return "notice", method[:LONGEST_NAME], _id(of)
+        return "notice", method[:MAX_NAME_LENGTH], _id(of)
     return ("answer" if "result" in message or "error" in message else "other"), "", known
 
 
 def _id(given: Any) -> str | int | None:
     if not is_id(given):
         return None
-    return given[:LONGEST_NAME] if isinstance(given, str) else given
+    return given[:MAX_NAME_LENGTH] if isinstance(given, str) else given
 
 
 def _error_in(message: Json) -> int | bool | None:
@@ -305,9 +305,9 @@ def about(message: Json) -> str:
     params = object_of(message.get("params"))
     method = message.get("method")
     if method == PROGRESS:
-        return _shown(_progress(params))
+        return _format_summary(_progress(params))
     if method == LOG:
-        return _shown(f"{params.get('level')}: {_text(params.get('data'))}")
+        return _format_summary(f"{params.get('level')}: {_text(params.get('data'))}")
     if isinstance(name := params.get("name"), str) and name:
         return name[:MAX_SUMMARY]
     if isinstance(reference := object_of(params.get("ref")).get("name"), str):
@@ -316,8 +316,8 @@ def about(message: Json) -> str:
     if found is None and "error" in message:
         found = object_of(message.get("error")).get("message")
     if found is None and (server := client_or_server(params, "clientInfo")):
-        return _shown(server)
-    return _shown(found) if isinstance(found, str) else ""
+        return _format_summary(server)
+    return _format_summary(found) if isinstance(found, str) else ""
 
 
 def about_answer(method: str, result: Json) -> str:
@@ -328,9 +328,9 @@ def about_answer(method: str, result: Json) -> str:
         count = len(items) if is_array(items) else 0
         return f"{count} {one if count == 1 else f'{one}s'}" + (", and more" if result.get("nextCursor") else "")
     if method == "initialize":
-        return _shown(client_or_server(result, "serverInfo"))
+        return _format_summary(client_or_server(result, "serverInfo"))
     if method == "server/discover":
-        return _shown(client_or_server(result, "serverInfo") or _versions(result))
+        return _format_summary(client_or_server(result, "serverInfo") or _versions(result))
     return ""
 
 
@@ -361,14 +361,14 @@ def _number(value: Any) -> str:
 
 def _text(data: Any) -> str:
     if isinstance(data, str):
-        return masked_text(data[:8192])
-    data = masked(data)
+        return mask_text(data[:8192])
+    data = mask_value(data)
     told = object_of(data)
     return str(told.get("message") or told.get("msg") or (", ".join(told) if told else data))
 
 
-def _shown(text: str) -> str:
-    shown = masked_text(text[:512])[:512].replace("\n", "\\n")
+def _format_summary(text: str) -> str:
+    shown = mask_text(text[:512])[:512].replace("\n", "\\n")
     return shown if len(shown) <= MAX_SUMMARY else f"{shown[: MAX_SUMMARY - 1]}…"
 
 
@@ -408,7 +408,7 @@ class Bodies:
         """Bytes that are held in memory."""
         return self._size
 
-    def keep(self, number: int, body: bytes) -> None:
+    def store_body(self, number: int, body: bytes) -> None:
         body = body if len(body) <= MAX_BODY else body[:MAX_BODY]
         self._held[number] = body
         self._order.append(number)
@@ -426,7 +426,7 @@ class Bodies:
         file.seek(place.offset)
         return file.read(place.length)
 
-    def forget(self, number: int) -> None:
+    def drop_body(self, number: int) -> None:
         """Nobody will ask for this body again."""
         if (held := self._held.pop(number, None)) is not None:
             self._size -= len(held)

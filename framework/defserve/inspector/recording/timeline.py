@@ -46,7 +46,7 @@ class Timeline:
 
 AT_ONCE: Final = 5_000
 """Messages that are looked at before others get their turn."""
-MOST_FILTERS: Final = 4
+MAX_FILTERS: Final = 4
 
 KINDS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
     "all": lambda entry: True,
@@ -103,18 +103,18 @@ class Rows:
     def _look(self) -> bool:
         """Look at some messages. Whether there are more."""
         recorder = self._recorder
-        self._forget()
+        self._drop_old_rows()
         start = max(self._seen, recorder.first)
         stop = min(start + AT_ONCE, recorder.count)
         for entry in recorder.slice(start, stop):
-            if self._fits(entry):
+            if self._is_match(entry):
                 self._seqs.append(entry.seq)
             if entry.kind == "answer" and entry.of is not None:
                 self._again(entry.of)
         self._seen = stop
         return stop < recorder.count
 
-    def _forget(self) -> None:
+    def _drop_old_rows(self) -> None:
         if (gone := self.place(self._recorder.first)) > 0:
             del self._seqs[:gone]
             self.dropped += gone
@@ -123,7 +123,7 @@ class Rows:
         """Look again at a request that was answered."""
         if (entry := self._recorder.entry(seq)) is None:
             return
-        place, had, fits = self.place(seq), self.has(seq), self._fits(entry)
+        place, had, fits = self.place(seq), self.has(seq), self._is_match(entry)
         if had == fits:
             return
         if fits:
@@ -132,9 +132,9 @@ class Rows:
             del self._seqs[place]
         self.version += 1
 
-    def _fits(self, entry: RecordedMessage) -> bool:
+    def _is_match(self, entry: RecordedMessage) -> bool:
         has_row = entry.kind != "answer" or entry.of is None or self._query.answers
-        return has_row and self._is_kind(entry) and self._filter.fits(entry)
+        return has_row and self._is_kind(entry) and self._filter.is_match(entry)
 
 
 class RowsInUse:
@@ -149,7 +149,7 @@ class RowsInUse:
         rows = self._rows.get(query) or Rows(self._recorder, query)
         self._rows[query] = rows
         self._rows.move_to_end(query)
-        while len(self._rows) > MOST_FILTERS:
+        while len(self._rows) > MAX_FILTERS:
             self._rows.popitem(last=False)
         await rows.catch_up()
         return rows
@@ -163,7 +163,7 @@ class RowsInUse:
 
 
 SLOW_MS: Final = 1_000.0
-LONGEST: Final = 500
+MAX_FILTER_LENGTH: Final = 500
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "era": ("handshake", "stateless"),
@@ -209,7 +209,7 @@ class Term:
     value_start: int
     stop: int
 
-    def fits(self, entry: RecordedMessage) -> bool:
+    def is_match(self, entry: RecordedMessage) -> bool:
         return _TESTS[self.name](entry, self.value) is not self.negated
 
 
@@ -219,14 +219,16 @@ class Filter:
 
     terms: tuple[Term, ...] = ()
 
-    def fits(self, entry: RecordedMessage) -> bool:
-        return all(term.fits(entry) for term in self.terms)
+    def is_match(self, entry: RecordedMessage) -> bool:
+        return all(term.is_match(entry) for term in self.terms)
 
 
 def parse(text: str) -> Filter:
     """The filter that a text says. Raises FilterProblem."""
-    if len(text) > LONGEST:
-        raise FilterProblem(f"a filter has up to {LONGEST} characters", LONGEST, len(text), "use fewer words")
+    if len(text) > MAX_FILTER_LENGTH:
+        raise FilterProblem(
+            f"a filter has up to {MAX_FILTER_LENGTH} characters", MAX_FILTER_LENGTH, len(text), "use fewer words"
+        )
     terms: list[Term] = []
     place = _after(_BLANKS, text, 0)
     while place < len(text):
@@ -246,7 +248,7 @@ def _term(text: str, start: int) -> Term:
         place, negated = place + len(NOT), not negated
     name = ""
     if (found := _NAME.match(text, place)) is not None:
-        name = _known(found.group(1), place, found.end())
+        name = _resolve_name(found.group(1), place, found.end())
         place = found.end()
     value, stop = _value(text, place)
     if not value:
@@ -258,7 +260,7 @@ def _term(text: str, start: int) -> Term:
     return Term(name, value, negated, start, place, stop)
 
 
-def _known(name: str, start: int, stop: int) -> str:
+def _resolve_name(name: str, start: int, stop: int) -> str:
     if (lower := name.lower()) in NAMES:
         return lower
     near = get_close_matches(lower, (*NAMES, "not"), 1)
@@ -290,7 +292,7 @@ def _example(name: str) -> str:
 NARROWEST: Final = 0.25
 """Seconds of one bar, while the timeline is short."""
 BARS: Final = 160
-MOST_BUCKETS: Final = 4_096
+MAX_BUCKETS: Final = 4_096
 
 
 class Overview:
@@ -319,17 +321,17 @@ class Overview:
     def _count(self) -> None:
         recorder = self._recorder
         if recorder.first != self._first:
-            self._forget()
+            self._drop_old_buckets()
         for entry in recorder.slice(max(self._seen, recorder.first), recorder.count):
             bucket = int(entry.time / self._width)
             messages, errors = self._buckets.get(bucket, (0, 0))
             is_error = entry.kind != "request" and entry.error is not None
             self._buckets[bucket] = (messages + 1, errors + is_error)
-            if len(self._buckets) > MOST_BUCKETS:
+            if len(self._buckets) > MAX_BUCKETS:
                 self._widen()
         self._seen = recorder.count
 
-    def _forget(self) -> None:
+    def _drop_old_buckets(self) -> None:
         """Drop what lies before the first message that is left."""
         self._first = self._recorder.first
         left = self._recorder.entry(self._first)
@@ -353,8 +355,8 @@ class Overview:
 
 EDGES: Final = tuple(digit * 10.0**power for power in range(-1, 5) for digit in (1, 2, 5))
 """Milliseconds where a bar of the histogram ends and the next begins: 0.1, 0.2, 0.5, 1, …, 50,000."""
-MOST_TOOLS: Final = 500
-MOST_CALLS: Final = 1_000
+MAX_TOOLS: Final = 500
+MAX_CALLS: Final = 1_000
 SLOWEST: Final = 8
 SECONDS: Final = 60
 
@@ -387,8 +389,8 @@ class Latencies:
             return
         key = entry.era, entry.about
         if (calls := self._calls.get(key)) is None:
-            calls = self._calls[key] = deque(maxlen=MOST_CALLS)
-            if len(self._calls) > MOST_TOOLS:
+            calls = self._calls[key] = deque(maxlen=MAX_CALLS)
+            if len(self._calls) > MAX_TOOLS:
                 self._calls.popitem(last=False)
         else:
             self._calls.move_to_end(key)
@@ -397,7 +399,7 @@ class Latencies:
         self._recent.append((entry.era, entry.time, failed))
         self.count += 1
 
-    def told(self, era: str) -> Json:
+    def describe_era(self, era: str) -> Json:
         """For the page: `edges`, `tools` by name, and `seconds`: the calls and errors in each of the last minute.
 
         The last of `seconds` is the current one, so it is not over yet.

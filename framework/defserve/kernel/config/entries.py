@@ -46,7 +46,7 @@ class ServerLaunch:
         plain = (self.command, *self.args, self.cwd, self.url, self.auth_token)
         return [*plain, *self.env.values(), *self.headers.values()]
 
-    def filled(self, environ: Mapping[str, str]) -> ServerLaunch:
+    def fill_variables(self, environ: Mapping[str, str]) -> ServerLaunch:
         """The same with its variables filled in. Raises UnsetVariable. Show this to nobody."""
 
         def each(values: Mapping[str, str]) -> dict[str, str]:
@@ -184,7 +184,7 @@ class KernelConfig:
     files: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def pinned(self) -> tuple[str, ...]:
+    def list_pinned_tools(self) -> tuple[str, ...]:
         """The tools that are always listed, by their names outside: `pinned` of servers, and `id.tool` of [kernel]."""
         wanted = [(entry, tool) for entry in self.servers for tool in entry.pinned]
         for text in self.settings.pinned:
@@ -194,7 +194,7 @@ class KernelConfig:
         names = (outer_name(Prefix(entry.prefix), entry.tools.rename.get(tool, tool)) for entry, tool in wanted)
         return tuple(dict.fromkeys(names))
 
-    def changed_at_start(self, other: KernelConfig) -> list[str]:
+    def find_restart_changes(self, other: KernelConfig) -> list[str]:
         """The settings of `[kernel]` that differ and that only a start of the kernel takes over."""
         mine, its = self.settings, other.settings
         live = ("watch", "drain_secs", "pinned", "permissions", "default_policy")
@@ -203,7 +203,7 @@ class KernelConfig:
             for each in fields(KernelSettings)
             if each.name not in live and getattr(mine, each.name) != getattr(its, each.name)
         ]
-        return changed if self.pinned() == other.pinned() else [*changed, "pinned"]
+        return changed if self.list_pinned_tools() == other.list_pinned_tools() else [*changed, "pinned"]
 
     def unset(self, environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
         """Server → the variables that it needs and that are not set."""

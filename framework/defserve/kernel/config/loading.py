@@ -48,7 +48,7 @@ def load(path: str | Path) -> KernelConfig:
     Raises ConfigMistakes for its mistakes, and UsageError for a file that cannot be read or is not TOML.
     """
     file = _File(Path(path).absolute())
-    top = FILE.read({name: value for name, value in file.table.items() if name != "servers"}, (), file.report)
+    top = FILE.parse_value({name: value for name, value in file.table.items() if name != "servers"}, (), file.report)
     files = [file]
     for name in top.get("include", ()):
         files.append(included := _File(file.path.parent / name))
@@ -107,7 +107,7 @@ class _File:
     def _server(self, index: int, table: Mapping[str, Any]) -> ServerEntry | None:
         path: Place = ("servers", index)
         before = len(self.mistakes)
-        read = SERVER.read(table, path, self.report)
+        read = SERVER.parse_value(table, path, self.report)
         if read is WRONG or len(self.mistakes) > before:
             return None
         for name in WITHOUT_EFFECT:
@@ -294,7 +294,7 @@ def lines_of(text: str) -> dict[SettingPath, int]:
             names = _names(heading[2])
             if heading[1] == "[[":
                 counts[names] = counts.get(names, -1) + 1
-            table = _numbered(names, counts)
+            table = _make_heading_path(names, counts)
             found.setdefault(table, number)
         elif member := _MEMBER.match(line):
             found.setdefault((*table, *_names(member[1])), number)
@@ -319,7 +319,7 @@ def _names(key: str) -> tuple[str, ...]:
     return tuple(part[1:-1] if part[0] in "\"'" else part for part in re.findall(_PART, key))
 
 
-def _numbered(names: tuple[str, ...], counts: Mapping[tuple[str, ...], int]) -> SettingPath:
+def _make_heading_path(names: tuple[str, ...], counts: Mapping[tuple[str, ...], int]) -> SettingPath:
     """The path of a heading: behind the name of a list of tables stands the number of the latest one."""
     path: SettingPath = ()
     for length, name in enumerate(names, 1):

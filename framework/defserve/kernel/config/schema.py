@@ -23,11 +23,11 @@ def schema() -> dict[str, Any]:
     }
 
 
-def shipped() -> str:
+def read_shipped_schema() -> str:
     """The schema as the file that comes with the package."""
     return files("defserve.kernel.config").joinpath(NAME).read_text(encoding="utf-8")
 
 
-def written() -> str:
+def format_schema() -> str:
     """The text that the shipped file must have."""
     return json.dumps(schema(), indent=2) + "\n"

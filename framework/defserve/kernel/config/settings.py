@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.proxying.mounted import MOST_RESTARTS, STRATEGIES
+from defserve.proxying.mounted import MAX_RESTARTS, STRATEGIES
 
 SettingPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands in the file: `("servers", 0, "mgp", "trust_level")`."""
@@ -41,7 +41,7 @@ class Setting(ABC):
     about: str
 
     @abstractmethod
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         """The checked value, or WRONG after reporting why."""
 
     def schema(self) -> dict[str, Any]:
@@ -66,15 +66,15 @@ class Text(Setting):
     pattern: str = ""
     example: str = ""
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         if not isinstance(value, str) or not value:
             return self._wrong(path, report, "must be a text that is not empty", self._fix(path))
         if self.choices:
             chosen = self.aliases.get(value, value)
             wrong = chosen not in self.choices
-            return self._wrong(path, report, f"cannot be {_shown(value)}", self._fix(path)) if wrong else chosen
+            return self._wrong(path, report, f"cannot be {_format_value(value)}", self._fix(path)) if wrong else chosen
         if self.pattern and not re.fullmatch(self.pattern, value):
-            return self._wrong(path, report, f"cannot be {_shown(value)}", self._fix(path))
+            return self._wrong(path, report, f"cannot be {_format_value(value)}", self._fix(path))
         return value
 
     def _fix(self, path: SettingPath) -> str:
@@ -96,13 +96,13 @@ class Number(Setting):
     most: float = 1_000_000
     whole: bool = False
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         kinds = int if self.whole else int | float
         # A comparison with NaN is false, so it is refused as well.
         if isinstance(value, bool) or not isinstance(value, kinds) or not self.least <= value <= self.most:
             what = "whole number" if self.whole else "number"
             return self._wrong(
-                path, report, f"cannot be {_shown(value)}", f"give a {what} from {self.least:g} to {self.most:g}"
+                path, report, f"cannot be {_format_value(value)}", f"give a {what} from {self.least:g} to {self.most:g}"
             )
         return value
 
@@ -114,9 +114,9 @@ class Number(Setting):
 class Flag(Setting):
     """True or false."""
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         if not isinstance(value, bool):
-            return self._wrong(path, report, f"cannot be {_shown(value)}", "write true or false")
+            return self._wrong(path, report, f"cannot be {_format_value(value)}", "write true or false")
         return value
 
     def _type(self) -> dict[str, Any]:
@@ -130,13 +130,13 @@ class Texts(Setting):
     choices: tuple[str, ...] = ()
     blank: bool = False
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         if not is_array(value) or not all(isinstance(item, str) and (item or self.blank) for item in value):
             return self._wrong(path, report, "must be a list of texts", f'write {path[-1]} = ["…"]')
         for item in value:
             if self.choices and item not in self.choices:
                 return self._wrong(
-                    path, report, f"cannot contain {_shown(item)}", f"use some of {', '.join(self.choices)}"
+                    path, report, f"cannot contain {_format_value(item)}", f"use some of {', '.join(self.choices)}"
                 )
         return tuple(value)
 
@@ -151,14 +151,14 @@ class TextTable(Setting):
 
     pattern: str = r".+"
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         if not is_object(value):
             return self._wrong(path, report, "must be a table", f'write {path[-1]} = {{ NAME = "…" }}')
         for name, item in value.items():
             if not isinstance(item, str):
                 return self._wrong((*path, name), report, "must be a text", f'write {name} = "…"')
             if not re.fullmatch(self.pattern, name):
-                return self._wrong((*path, name), report, f"cannot be called {_shown(name)}", "use a plain name")
+                return self._wrong((*path, name), report, f"cannot be called {_format_value(name)}", "use a plain name")
         return dict(value)
 
     def _type(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Table(Setting):
     settings: Mapping[str, Setting]
     required: tuple[str, ...] = ()
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         if not is_object(value):
             return self._wrong(path, report, "must be a table", f"write [{path[-1]}] on a line of its own")
         for name in self.required:
@@ -183,7 +183,7 @@ class Table(Setting):
             known = self.settings.get(name)
             if known is None:
                 report(Mistake((*path, name), "is not a setting", _instead(name, self.settings)))
-            elif (checked := known.read(item, (*path, name), report)) is not WRONG:
+            elif (checked := known.parse_value(item, (*path, name), report)) is not WRONG:
                 read[name] = checked
         return read
 
@@ -199,10 +199,10 @@ class Tables(Setting):
 
     each: Table
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         if not is_object(value):
             return self._wrong(path, report, "must be a table", f"write [{path[-1]}.NAME] on a line of its own")
-        read = {name: self.each.read(item, (*path, name), report) for name, item in value.items()}
+        read = {name: self.each.parse_value(item, (*path, name), report) for name, item in value.items()}
         return {name: item for name, item in read.items() if item is not WRONG}
 
     def _type(self) -> dict[str, Any]:
@@ -216,8 +216,8 @@ class Either(Setting):
     table: Table
     other: Setting
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
-        return (self.table if is_object(value) else self.other).read(value, path, report)
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+        return (self.table if is_object(value) else self.other).parse_value(value, path, report)
 
     def _type(self) -> dict[str, Any]:
         return {"anyOf": [self.other.schema(), self.table.schema()]}
@@ -227,14 +227,14 @@ class Either(Setting):
 class Anything(Setting):
     """What is accepted and has no effect here."""
 
-    def read(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         return value
 
     def _type(self) -> dict[str, Any]:
         return {}
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or too long a number
@@ -266,7 +266,7 @@ CHANGES: Final = ("allow", "warn", "hold")
 LEVELS: Final = ("auto", "L0", "L1", "L2", "L3")
 
 RESTART: Final = {
-    "max_restarts": Number("how many restarts within the window are allowed", 0, MOST_RESTARTS, whole=True),
+    "max_restarts": Number("how many restarts within the window are allowed", 0, MAX_RESTARTS, whole=True),
     "restart_window_secs": Number("the length of the window, in seconds", 1, 86_400),
     "backoff_base_ms": Number("the wait before the first restart, in milliseconds", 0, 3_600_000),
     "backoff_max_ms": Number("the longest wait, in milliseconds", 0, 3_600_000),

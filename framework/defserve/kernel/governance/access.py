@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.auth.authority import is_local, is_stranger, stranger_at
-from defserve.auth.principals import LOCAL, LONGEST_ID, Principal
+from defserve.auth.principals import LOCAL, MAX_ID_LENGTH, Principal
 from defserve.base.hidden_characters import is_plain
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp import vocabulary
-from defserve.protocols.mgp.access import LONGEST_TOOL_NAME, AccessDecision, AccessPolicy, AccessSection, Entry
+from defserve.protocols.mgp.access import MAX_TOOL_NAME_LENGTH, AccessDecision, AccessPolicy, AccessSection, Entry
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.server_discovery import OperatorTool
 
@@ -96,9 +96,9 @@ class KernelAccess(AccessSection):
         member = self._kernel.members.get(tool.server_id)
         return self._closed if member is None else self._policy(member), tool.inner
 
-    def named(self, server_id: str) -> AccessPolicy | None:
+    def find_policy(self, server_id: str) -> AccessPolicy | None:
         member = self._kernel.members.get(server_id)
-        return super().named(server_id) if member is None else self._policy(member)
+        return super().find_policy(server_id) if member is None else self._policy(member)
 
     def needs_no_entry(self, tool: Any) -> bool:
         return isinstance(tool, OperatorTool) or super().needs_no_entry(tool)
@@ -136,7 +136,7 @@ class KernelAccess(AccessSection):
         for policy in self._policies.values():
             policy.reload()
 
-    def forget(self, id: str) -> None:
+    def drop_server(self, id: str) -> None:
         """A server is gone. The next one of that id has only what was kept."""
         self._policies.pop(id, None)
 
@@ -180,7 +180,7 @@ class KeptEntries:
         denials: list[Entry] = []
         for kept in self._state.known.access.get(self._id, ()):
             try:
-                yield _read(kept)
+                yield _parse_entry(kept)
             except DefserveError as error:
                 found = _denials(kept)
                 what = "it denies all that it may be about" if found else "it is left out"
@@ -190,7 +190,7 @@ class KeptEntries:
         # Last, because they outweigh what others allow.
         yield from denials
 
-    def put(self, entry: Entry) -> None:
+    def store_entry(self, entry: Entry) -> None:
         self._replace(entry, [_wire(entry)])
 
     def remove(self, entry: Entry) -> None:
@@ -204,7 +204,7 @@ class KeptEntries:
         self._state.update(change)
 
 
-def _read(kept: Mapping[str, Any]) -> Entry:
+def _parse_entry(kept: Mapping[str, Any]) -> Entry:
     """Raises UsageError or InvalidParams."""
     if unknown := kept.keys() - MEMBERS:
         raise UsageError(f"{min(unknown)[:100]!r} is not a member of an entry")
@@ -217,8 +217,8 @@ def _denials(kept: Mapping[str, Any]) -> list[Entry]:
     """What an entry that cannot be read may deny. Nothing, if it plainly allows."""
     if kept.get("permission") == "allow":
         return []
-    agent = _text(kept.get("agent_id"), LONGEST_ID) or UNREADABLE
-    tool = _text(kept.get("tool_name"), LONGEST_TOOL_NAME)
+    agent = _text(kept.get("agent_id"), MAX_ID_LENGTH) or UNREADABLE
+    tool = _text(kept.get("tool_name"), MAX_TOOL_NAME_LENGTH)
     is_of_tool = tool is not None and kept.get("entry_type") == "tool_grant"
     why = "the entry in the state file cannot be read"
     return [
@@ -230,7 +230,7 @@ def _denials(kept: Mapping[str, Any]) -> list[Entry]:
 def _without(kept: dict[str, Any], entry: Entry) -> list[dict[str, Any]]:
     """What is kept for others than the agent and tool of `entry`."""
     try:
-        found = [_read(kept)]
+        found = [_parse_entry(kept)]
     except DefserveError:
         found = _denials(kept)
     subject = (entry.agent_id, entry.tool_name)

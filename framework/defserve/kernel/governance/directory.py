@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.link import Resolve
 from defserve.errors import InvalidParams, Rejected, UsageError
-from defserve.guard.egress import Egress, check, judged_addresses, refusal
+from defserve.guard.egress import Egress, check, refusal, resolve_allowed_addresses
 from defserve.kernel.config.entries import MgpEntry, RegisterRules, ServerEntry, ServerLaunch
 from defserve.kernel.config.loading import program_path
 from defserve.kernel.governance.access import check_operator, is_operator
-from defserve.kernel.governance.marks import SANDBOXED, governed, level_of, said_permissions, true_extensions
+from defserve.kernel.governance.marks import (
+    SANDBOXED,
+    build_governing_entry,
+    get_claimed_permissions,
+    level_of,
+    true_extensions,
+)
 from defserve.kernel.members import Creator, Member
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.lifecycle import dialect_of
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from defserve.server.server import Server
 
 
-MOST_REGISTERED: Final = 64
+MAX_REGISTERED_SERVERS: Final = 64
 OPEN_SECONDS: Final = 10.0
 RETRY_MS: Final = 1_000
 REGISTERED, DEREGISTERED = "dev.defserve.server_registered", "dev.defserve.server_deregistered"
@@ -73,7 +79,9 @@ class KernelDirectory:
                 tools.setdefault(tool.backend.id, []).append(tool.name)
         knows_all = is_operator(identity(call), self._kernel.config.settings.admins)
         members = self._kernel.members.values()
-        return [_known(member, tools.get(member.id, ())) for member in members if knows_all or member.id in tools]
+        return [
+            _describe_member(member, tools.get(member.id, ())) for member in members if knows_all or member.id in tools
+        ]
 
     # -- register ------------------------------------------------------------------------------------------
 
@@ -111,8 +119,8 @@ class KernelDirectory:
         of_file = (entry.id for entry in self._kernel.config.servers)
         if id in (*self._kernel.members, *of_file, self._kernel.server.mgp.server_id):
             raise ServerExists(f"there is a server {id!r} already", details={"server_id": id})
-        if sum(member.creator is not None for member in self._kernel.members.values()) >= MOST_REGISTERED:
-            raise ResourceExhausted(f"{MOST_REGISTERED} servers are registered, and no more can be")
+        if sum(member.creator is not None for member in self._kernel.members.values()) >= MAX_REGISTERED_SERVERS:
+            raise ResourceExhausted(f"{MAX_REGISTERED_SERVERS} servers are registered, and no more can be")
 
     # -- deregister ----------------------------------------------------------------------------------------
 
@@ -150,18 +158,18 @@ class KernelDirectory:
         await call.in_thread(lambda: audit.report(call, event, details=told, durable=True))
 
 
-def _known(member: Member, tools: Sequence[str]) -> KnownServer:
+def _describe_member(member: Member, tools: Sequence[str]) -> KnownServer:
     """Before the server is open, what the file says. After that, what is true of it."""
     entry, said, mgp = member.entry, member.said, member.entry.mgp
     extensions = mgp.extensions if mgp is not None else ()
     permissions = mgp.permissions_required if mgp is not None else ()
     if member.state == "connected" and said is not None:
         extensions = true_extensions(entry, said)
-        permissions = tuple(dict.fromkeys((*permissions, *said_permissions(said))))
+        permissions = tuple(dict.fromkeys((*permissions, *get_claimed_permissions(said))))
     return KnownServer(
         member.id,
         member.state,
-        level_of(governed(entry, said)),
+        level_of(build_governing_entry(entry, said)),
         tools,
         extensions,
         permissions,
@@ -213,7 +221,7 @@ async def check_rules(wanted: Registration, rules: RegisterRules) -> None:
         _check_command([wanted.command, *wanted.args], rules)
 
 
-def guarded(url: str, rules: Callable[[], RegisterRules]) -> Resolve:
+def make_guarded_resolver(url: str, rules: Callable[[], RegisterRules]) -> Resolve:
     """Judges each connection to a registered address, as it was judged when it was registered.
 
     A name may stand for other addresses by then, so a connection goes to those that were judged and to no others. The
@@ -224,7 +232,7 @@ def guarded(url: str, rules: Callable[[], RegisterRules]) -> Resolve:
         egress = egress_of(rules())
         if not (verdict := egress.judge(url)):
             raise refusal(verdict, "the address is not one that may be registered")
-        return await judged_addresses(host, port, egress)
+        return await resolve_allowed_addresses(host, port, egress)
 
     return resolve
 

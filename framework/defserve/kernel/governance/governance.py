@@ -13,7 +13,14 @@ from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
 from defserve.kernel.governance.access import KernelAccess, check_operator, is_operator, wants_access
 from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
-from defserve.kernel.governance.marks import SANDBOXED, claims_of, contradictions, govern, governed, is_sandboxed
+from defserve.kernel.governance.marks import (
+    SANDBOXED,
+    build_governing_entry,
+    claims_of,
+    contradictions,
+    govern,
+    is_sandboxed,
+)
 from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import DIGEST_LENGTH, Change, Pin, Pins, digest_of_all
 from defserve.protocols.mcp.authorization import identity
@@ -69,9 +76,9 @@ class Governance(Extension):
         if (policy := mgp.options.access) is not None and wants_access(kernel.config, state):
             mgp.access = self.access = KernelAccess(kernel, state, policy, mgp.server_id, tools, lambda: mgp.audit)
 
-    def declared(self, item: Any) -> None:
+    def on_item_declared(self, item: Any) -> None:
         if not isinstance(item, RemoteTool):
-            if (name := pinned_name(item)) and (member := self._kernel.members.get(item.backend.id)) is not None:
+            if (name := get_pin_name(item)) and (member := self._kernel.members.get(item.backend.id)) is not None:
                 self._compare(name, item.raw, item.facets, member)
             return
         member = self._kernel.members.get(item.backend.id)
@@ -82,7 +89,7 @@ class Governance(Extension):
         if is_reserved(item.name) or is_reserved(item.inner):
             self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
             raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")
-        govern(item, governed(member.entry, member.said))
+        govern(item, build_governing_entry(member.entry, member.said))
         self._compare(item.inner, item.raw, item.facets, member)
 
     def visible(self, call: Call, item: Any) -> bool:
@@ -122,29 +129,29 @@ class Governance(Extension):
         return said or ("hold" if is_sandboxed(entry) else self._kernel.config.settings.on_change)
 
     def _rule(self, member: Member) -> str:
-        mgp, pinned = member.entry.mgp, self.pins.pinned_claims(member.id)
+        mgp, pinned = member.entry.mgp, self.pins.get_pinned_claims(member.id)
         is_said = mgp is not None and (mgp.on_change is not None or mgp.trust_level is not None)
         # A server that called itself sandboxed does not free its tools by saying so no longer.
         if not is_said and pinned.get("trust_level") in SANDBOXED:
             return "hold"
-        return self.on_change(governed(member.entry, member.said))
+        return self.on_change(build_governing_entry(member.entry, member.said))
 
-    def settled(self, member: Member, approved: Collection[str] = ()) -> None:
+    def on_server_listed(self, member: Member, approved: Collection[str] = ()) -> None:
         """The list of a server is known, and complete."""
         self.compare_claims(member)
         keep = self._rule(member) == "hold" and member.creator is None
         try:
             self.pins.settle(member.id, keep=keep, approved=approved)
         except OSError as error:
-            self._say(member, f"the digests of its tools cannot be kept: {error.strerror}")
+            self._report_problem(member, f"the digests of its tools cannot be kept: {error.strerror}")
 
-    def forget(self, id: str) -> None:
+    def drop_server(self, id: str) -> None:
         """A server is gone for good. What was kept of it stays: it may come back."""
-        self.pins.forget(id)
-        self.permissions.forget(id)
+        self.pins.drop_server(id)
+        self.permissions.drop_server(id)
         self._said.pop(id, None)
         if self.access is not None:
-            self.access.forget(id)
+            self.access.drop_server(id)
 
     def approve(self, member: Member, tool: str | None, digest: str = "", unseen: bool = False) -> list[str]:
         """Let held tools be used as they were shown. Returns their names. Raises UsageError if there are none.
@@ -154,9 +161,9 @@ class Governance(Extension):
         the user of the control socket who approves. What cannot be recorded is not approved: AuditUnavailable.
         """
         look = f"defserve kernel pins list {member.id}"
-        held = [one for one in self.pins.held_tools(member.id) if tool in (None, one.name)]
+        held = [one for one in self.pins.list_held_tools(member.id) if tool in (None, one.name)]
         if not held:
-            known = ", ".join(self.pins.held(member.id)) or "none"
+            known = ", ".join(self.pins.list_held_names(member.id)) or "none"
             raise UsageError(f"{member.id} has no held tool{f' {tool!r}' if tool else ''}", fix=f"held are: {known}")
         if len(digest) != DIGEST_LENGTH:
             what = f"{digest[:DIGEST_LENGTH]!r} is no digest" if digest else "what is accepted is named by its digest"
@@ -180,7 +187,7 @@ class Governance(Extension):
             APPROVED, member.id, "SUCCESS", {"tools": done, **({"unseen": True} if unseen else {})}, by=by
         )
         self.pins.approve(member.id, done)
-        self.settled(member, done)
+        self.on_server_listed(member, done)
         self.declare_again(member)
         return done
 
@@ -205,7 +212,7 @@ class Governance(Extension):
             if (member := self._kernel.members.get(id)) is not None:
                 self.declare_again(member)
         # Last, because it waits for servers.
-        await self.permissions.tell()
+        await self.permissions.notify_servers()
 
     def declare_again(self, member: Member) -> None:
         """What the file or an operator says of the tools of a server has changed."""
@@ -224,11 +231,11 @@ class Governance(Extension):
         what = f"{name if name.startswith(OTHERS) else f'tool {name!r}'} {_what(change)}"
         if rule == "hold":
             facets[HELD] = change
-            if self.pins.hold(id, name, pin):
-                self._say(member, f"{what}, and is held: defserve kernel pins list {id}")
+            if self.pins.hold_tool(id, name, pin):
+                self._report_problem(member, f"{what}, and is held: defserve kernel pins list {id}")
                 self._record(WITHHELD, member, "BLOCKED", details)
         elif rule == "warn":
-            self._say(member, what)
+            self._report_problem(member, what)
             self._record(CHANGED, member, "SUCCESS", details)
 
     def compare_claims(self, member: Member) -> None:
@@ -252,9 +259,9 @@ class Governance(Extension):
         if self._said.get(member.id) != member.said:
             self._said[member.id] = member.said
             for text in contradictions(member.entry, member.said):
-                self._say(member, text)
+                self._report_problem(member, text)
 
-    def _say(self, member: Member, text: str) -> None:
+    def _report_problem(self, member: Member, text: str) -> None:
         log.warning("server %r: %s", member.id, text)
         self._kernel.journal.add(member.id, "problem", text)
 
@@ -262,7 +269,7 @@ class Governance(Extension):
         self._kernel.server.mgp.audit.record(event, member.id, result, details)
 
 
-def pinned_name(item: Any) -> str:
+def get_pin_name(item: Any) -> str:
     """The name that something of a backend that is no tool is pinned by; empty for what is not pinned.
 
     Resources are not: their lists are data, which comes and goes. Models read the rest as instructions.

@@ -31,8 +31,8 @@ DEFAULT: Final[Risk] = "moderate"
 
 def check_marks(entry: ServerEntry) -> None:
     """Raises UsageError for marks that contradict themselves, or name what does not exist."""
-    for pattern, marks in _given(entry).items():
-        _marked(entry, marks, f"{entry.where} [servers.mgp.tools.{pattern!r}]")
+    for pattern, marks in _get_tool_marks(entry).items():
+        _build_security(entry, marks, f"{entry.where} [servers.mgp.tools.{pattern!r}]")
 
 
 def govern(tool: RemoteTool, entry: ServerEntry) -> None:
@@ -49,7 +49,7 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
         security = Security(DEFAULT, where=entry.where)
     if security is not None:
         if check is not None and security.validator is None:
-            security = replace(security, validator=_shown_validator(listed))
+            security = replace(security, validator=_choose_listed_validator(listed))
         checks, is_enforced = () if check is None else (check,), check is not None or _restricts(security, marks)
         tool.facets[NAME] = ToolSecurity(security, checks, is_enforced=is_enforced)
         tool.is_dangerous = security.risk_level == "dangerous"
@@ -65,17 +65,17 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
 
 def marks_for(entry: ServerEntry, name: str) -> ToolMarks:
     """The marks of the first pattern that matches the server's own name of a tool."""
-    return next((marks for pattern, marks in _given(entry).items() if fnmatchcase(name, pattern)), NOTHING)
+    return next((marks for pattern, marks in _get_tool_marks(entry).items() if fnmatchcase(name, pattern)), NOTHING)
 
 
-def _given(entry: ServerEntry) -> Mapping[str, ToolMarks]:
+def _get_tool_marks(entry: ServerEntry) -> Mapping[str, ToolMarks]:
     return entry.mgp.tools if entry.mgp is not None else dict[str, ToolMarks]()
 
 
 def _security(entry: ServerEntry, marks: ToolMarks, listed: ListedSecurity) -> Security | None:
     """What is enforced, or None if nobody says anything."""
     if _says_security(marks):
-        return _marked(entry, marks, entry.where)
+        return _build_security(entry, marks, entry.where)
     needed = entry.mgp.permissions_required if entry.mgp is not None else ()
     if not (listed.security or needed or is_sandboxed(entry)):
         return None
@@ -98,7 +98,7 @@ def _security(entry: ServerEntry, marks: ToolMarks, listed: ListedSecurity) -> S
     )
 
 
-def _marked(entry: ServerEntry, marks: ToolMarks, where: str) -> Security:
+def _build_security(entry: ServerEntry, marks: ToolMarks, where: str) -> Security:
     """The operator's marks. What the server as a whole needs, each of its tools needs."""
     server = entry.mgp.permissions_required if entry.mgp is not None else ()
     permissions = tuple(dict.fromkeys((*server, *marks.permissions)))
@@ -155,7 +155,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
     return "properties" not in schema and not says_none
 
 
-def _shown_validator(listed: ListedSecurity) -> str | None:
+def _choose_listed_validator(listed: ListedSecurity) -> str | None:
     """The validator that a list shows: the declared one, or the first that the names suggest."""
     if listed.validator in STANDARD:
         return listed.validator
@@ -172,14 +172,14 @@ USED = frozenset({"permissions", "tool_security", "lifecycle"})
 """The sections that the kernel asks servers for. Of others it knows only what the file says."""
 
 
-def governed(entry: ServerEntry, said: SaidMgp | None) -> ServerEntry:
+def build_governing_entry(entry: ServerEntry, said: SaidMgp | None) -> ServerEntry:
     """The entry by which the tools of a server are governed."""
     if said is None or said.version is None:
         return entry
     mgp = entry.mgp or MgpEntry()
     level = mgp.trust_level or (said.trust_level if said.trust_level in SANDBOXED else None)
     # A server whose tools say what each needs is believed that the others need nothing.
-    needed = () if "tool_security" in said.sections else said_permissions(said)
+    needed = () if "tool_security" in said.sections else get_claimed_permissions(said)
     permissions = tuple(dict.fromkeys((*mgp.permissions_required, *needed)))
     if level == mgp.trust_level and permissions == mgp.permissions_required:
         return entry
@@ -192,13 +192,13 @@ def claims_of(said: SaidMgp | None) -> dict[str, Any]:
         return {}
     claims = {
         "trust_level": said.trust_level,
-        "permissions": sorted(said_permissions(said)),
+        "permissions": sorted(get_claimed_permissions(said)),
         "tool_security": "tool_security" in said.sections,
     }
     return {name: value for name, value in claims.items() if value}
 
 
-def said_permissions(said: SaidMgp) -> tuple[str, ...]:
+def get_claimed_permissions(said: SaidMgp) -> tuple[str, ...]:
     return tuple(name for name in said.permissions if is_permission(name))
 
 
@@ -218,7 +218,7 @@ def contradictions(entry: ServerEntry, said: SaidMgp | None) -> Iterator[str]:
         if _is_refuted(name, said):
             yield f"the file says that it has the extension {name!r}, and it does not"
     if entry.mgp.permissions_required:
-        for name in said_permissions(said):
+        for name in get_claimed_permissions(said):
             if name not in entry.mgp.permissions_required:
                 yield f"it needs {name}, which the file does not say"
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Decision: TypeAlias = Literal["approved", "denied"]
 INTERACTIVE: Final = "interactive"
 ASKED: Final = PermissionStatus("deferred", why="no operator has approved it yet")
-MOST_ASKED: Final = 4_096
+MAX_ASKED_PERMISSIONS: Final = 4_096
 
 
 @dataclass(slots=True)
@@ -62,28 +62,28 @@ class KernelPermissions(PermissionSection):
         found = super().statuses(call, names)
         if server_id is None or (server_id not in self._kernel.members and not self._decisions(server_id)):
             return found
-        decided = {name: self._decided_by_operator(server_id, name, status) for name, status in found.items()}
+        decided = {name: self._apply_operator_decision(server_id, name, status) for name, status in found.items()}
         for name in (name for name, status in decided.items() if status is ASKED):
             self._ask(call, server_id, name)
         return decided
 
-    def decided_for(self, id: str, call: Call | None, names: Iterable[str]) -> dict[str, PermissionStatus]:
+    def decide_for_server(self, id: str, call: Call | None, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """What a server is told of its permissions: for a call, or, without one, for callers that are vouched for."""
         found = dict.fromkeys(names, GRANTED) if call is None else super().statuses(call, names)
-        return {name: self._decided_by_operator(id, name, status) for name, status in found.items()}
+        return {name: self._apply_operator_decision(id, name, status) for name, status in found.items()}
 
     def grant(self, call: Call, params: Params) -> Params:
         result = super().grant(call, params)
         if call.session.engine.ready:
-            call.session.engine.spawn(self.tell())
+            call.session.engine.spawn(self.notify_servers())
         return result
 
-    async def tell(self, id: str | None = None) -> None:
+    async def notify_servers(self, id: str | None = None) -> None:
         """Somebody has decided: servers that speak MGP are told, one of them or all."""
         backends = (one.backend for one in self._kernel.members.values() if id in (None, one.id))
         await asyncio.gather(*(backend.tell_decisions() for backend in backends if backend is not None))
 
-    def _decided_by_operator(self, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
+    def _apply_operator_decision(self, id: str, name: str, status: PermissionStatus) -> PermissionStatus:
         kept = self._decisions(id).get(name)
         # One that is neither was not written by a kernel of this version, and allows nothing.
         if kept is not None and kept.get("decision") != "approved":
@@ -100,7 +100,7 @@ class KernelPermissions(PermissionSection):
         agent, now = identity(call).id, self.clock()
         if (asked := self.asked.get((id, name))) is not None:
             asked.calls, asked.agent_id, asked.at = asked.calls + 1, agent, now
-        elif len(self.asked) < MOST_ASKED:
+        elif len(self.asked) < MAX_ASKED_PERMISSIONS:
             self.asked[id, name] = AskedPermission(1, agent, now)
 
     def decision(self, id: str, name: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class KernelPermissions(PermissionSection):
         for name in decided:
             self.asked.pop((id, name), None)
 
-    def forget(self, id: str) -> None:
+    def drop_server(self, id: str) -> None:
         """A server is gone. What was decided about one of the file stays."""
         self._passing.pop(id, None)
         for key in [key for key in self.asked if key[0] == id]:

@@ -128,9 +128,9 @@ class HeldTool(NamedTuple):
         elif self.before is not None and self.before.raw is None:
             yield NO_TEXT
         if self.before is not None and self.before.raw is None:
-            yield from (f"+{line}" for line in _shown(self.now))
+            yield from (f"+{line}" for line in _format_pin(self.now))
             return
-        before, now = _shown(self.before) if self.before is not None else [], _shown(self.now)
+        before, now = _format_pin(self.before) if self.before is not None else [], _format_pin(self.now)
         if len(before) + len(now) > MAX_COMPARED:
             yield from (f"+{line}" for line in now)
             yield from (f"-{line}" for line in before)
@@ -188,7 +188,7 @@ class SeenPins:
             self._size -= pin.size
         return pin
 
-    def put(self, name: str, pin: Pin) -> None:
+    def store_pin(self, name: str, pin: Pin) -> None:
         self.pop(name)
         self._pins[name] = pin
         self._size += pin.size
@@ -214,7 +214,7 @@ class Pins:
     def __init__(self, state: StateFile) -> None:
         self._state = state
         self._held: dict[str, SeenPins] = {}
-        self._kept = _kept_in(state.known)
+        self._kept = _read_pins(state.known)
         self._seen = {id: SeenPins(pins) for id, pins in self._kept.items()}
         self._claims = {id: _claims_in(pins) for id, pins in self._kept.items()}
         self._settled = set(self._kept)
@@ -230,33 +230,33 @@ class Pins:
         return "new" if id in self._settled else None
 
     def pin(self, id: str, tool: str, pin: Pin) -> None:
-        self._of(self._seen, id).put(tool, pin)
+        self._of(self._seen, id).store_pin(tool, pin)
         self._claims[id] = pin.claims
 
-    def hold(self, id: str, tool: str, pin: Pin) -> bool:
+    def hold_tool(self, id: str, tool: str, pin: Pin) -> bool:
         """Keep a tool back. False if it was held as it is now."""
         held = self._of(self._held, id)
         was = held.get(tool)
-        held.put(tool, pin)
+        held.store_pin(tool, pin)
         return was is None or not was.is_same(pin)
 
     def release(self, id: str, tool: str) -> None:
         """The server does not offer this any more."""
         self._of(self._held, id).pop(tool)
 
-    def held(self, id: str) -> list[str]:
+    def list_held_names(self, id: str) -> list[str]:
         return sorted(self._held.get(id, ()))
 
-    def held_tools(self, id: str) -> list[HeldTool]:
+    def list_held_tools(self, id: str) -> list[HeldTool]:
         """The held tools of a server, with what they were."""
         known, held = self._of(self._seen, id), self._of(self._held, id)
         return [HeldTool(name, known.get(name), pin) for name, pin in sorted(held.items())]
 
-    def pinned_claims(self, id: str) -> Json:
+    def get_pinned_claims(self, id: str) -> Json:
         """What the server said of all its tools when the last one was pinned."""
         return self._claims.get(id) or {}
 
-    def kept_size(self, id: str) -> tuple[int, int]:
+    def measure_pins(self, id: str) -> tuple[int, int]:
         """How many pins are kept of a server, and how many bytes of definitions."""
         tables = [table for table in (self._seen.get(id), self._held.get(id)) if table is not None]
         return sum(map(len, tables)), sum(table.size for table in tables)
@@ -288,23 +288,23 @@ class Pins:
                         definitions[tool] = definition
 
         self._state.update(change)
-        self._kept = _kept_in(self._state.known)
+        self._kept = _read_pins(self._state.known)
         table.fixed = frozenset(self._kept.get(id, ()))
 
     def refresh(self) -> list[str]:
         """Take over what other kernels have pinned. Returns the servers whose pins are others than before."""
-        found = _kept_in(self._state.known)
+        found = _read_pins(self._state.known)
         changed = [id for id, pins in found.items() if _digests(pins) != _digests(self._kept.get(id, {}))]
         for id in changed:
             self._settled.add(id)
             table = self._of(self._seen, id)
             table.fixed = frozenset(found[id])
             for name, pin in found[id].items():
-                table.put(name, pin)
+                table.store_pin(name, pin)
         self._kept = found
         return changed
 
-    def forget(self, id: str) -> None:
+    def drop_server(self, id: str) -> None:
         """A server is gone for good. What was kept of it stays: it may come back."""
         self._held.pop(id, None)
         if id not in self._kept:
@@ -317,7 +317,7 @@ class Pins:
         return tables.setdefault(id, SeenPins())
 
 
-def _kept_in(state: KernelState) -> dict[str, dict[str, Pin]]:
+def _read_pins(state: KernelState) -> dict[str, dict[str, Pin]]:
     return {
         id: {tool: Pin.from_file(text, state.definitions.get(id, {}).get(tool)) for tool, text in pins.items()}
         for id, pins in state.pins.items()
@@ -337,7 +337,7 @@ def _digests(pins: Mapping[str, Pin]) -> dict[str, str]:
     return {tool: pin.to_file()[0] for tool, pin in pins.items()}
 
 
-def _shown(pin: Pin) -> list[str]:
+def _format_pin(pin: Pin) -> list[str]:
     """Lines of JSON. Only JSON's own line ends make lines, and every character can be told from every other."""
     lines = _dump(pin.raw or {})
     return [*lines, "the server says of all its tools:", *_dump(pin.claims)] if pin.claims else lines

@@ -87,13 +87,13 @@ ORIGIN: Final = re.compile(
     rf"(?:https?|wss?)://(?:\*\.{_LABEL}(?:\.{_LABEL})+|{_LABEL}(?:\.{_LABEL})*)(?::[0-9]{{1,5}})?",
     re.IGNORECASE | re.ASCII,
 )
-LONGEST_ORIGIN: Final = 300
-MOST_ORIGINS: Final = 100
+MAX_ORIGIN_LENGTH: Final = 300
+MAX_ORIGINS: Final = 100
 
 
 def is_origin(text: Any) -> bool:
     """Whether a text is one origin, such as `https://api.example.com` or `https://*.example.com`."""
-    return isinstance(text, str) and len(text) <= LONGEST_ORIGIN and ORIGIN.fullmatch(text) is not None
+    return isinstance(text, str) and len(text) <= MAX_ORIGIN_LENGTH and ORIGIN.fullmatch(text) is not None
 
 
 def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
@@ -117,8 +117,8 @@ def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
                     where=where,
                     fix='name a scheme and a host, without a path: "https://api.example.com", "https://*.example.com"',
                 )
-        if len(named) > MOST_ORIGINS:
-            raise UsageError(f"{subject}: csp[{option!r}] has more than {MOST_ORIGINS} origins", where=where)
+        if len(named) > MAX_ORIGINS:
+            raise UsageError(f"{subject}: csp[{option!r}] has more than {MAX_ORIGINS} origins", where=where)
         if named:
             found[SOURCES[option][0]] = named
     return found
@@ -143,7 +143,7 @@ def content_policy(csp: Any) -> str:
     named: dict[str, list[str]] = {}
     for member, directives in SOURCES.values():
         origins = csp.get(member) if is_object(csp) else None
-        fit = [origin for origin in origins if is_origin(origin)][:MOST_ORIGINS] if is_array(origins) else []
+        fit = [origin for origin in origins if is_origin(origin)][:MAX_ORIGINS] if is_array(origins) else []
         for directive in directives:
             named[directive] = fit
     parts = ["default-src 'none'"]
@@ -154,7 +154,7 @@ def content_policy(csp: Any) -> str:
     return "; ".join([*parts, "object-src 'none'", "form-action 'none'"])
 
 
-def allowed_features(permissions: Any) -> list[str]:
+def list_allowed_features(permissions: Any) -> list[str]:
     """The features for an `allow` attribute, of `permissions` as a server sent them."""
     asked: Mapping[str, Any] = permissions if is_object(permissions) else {}
     return [feature for name, feature in PERMISSIONS.values() if name in asked]

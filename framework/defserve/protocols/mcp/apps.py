@@ -52,7 +52,7 @@ class Apps(Extension):
     def negotiate(self, offer: Offer) -> object | None:
         return True if offers_apps(offer.capabilities) else None
 
-    def declared(self, item: Any) -> None:
+    def on_item_declared(self, item: Any) -> None:
         facet: AppFacet | None = item.facets.get(APPS)
         if facet is None or facet.uri is None or isinstance(self._views.get(facet.uri), AppView):
             return
@@ -92,10 +92,10 @@ class LinkedTool(Tool):
 
     __slots__ = ()
 
-    def renamed(self, name: str) -> LinkedTool:
+    def copy_as(self, name: str) -> LinkedTool:
         return _copy(self, replace(self.options, name=name), self.facets[APPS])
 
-    def mounted(self, name: str, prefix: Prefix) -> LinkedTool:
+    def copy_for_mount(self, name: str, prefix: Prefix) -> LinkedTool:
         """The same tool on a server under a prefix, with the view of the same mount."""
         facet: AppFacet = self.facets[APPS]
         moved = facet._replace(uri=prefix.uri(facet.uri)) if facet.uri is not None else facet
@@ -112,7 +112,7 @@ class LinkedTool(Tool):
         return found
 
 
-def linked(tool: Tool, views: Registry[Resource]) -> Tool:
+def link_tool(tool: Tool, views: Registry[Resource]) -> Tool:
     """The tool with the link that its options ask for. Raises UsageError for one that cannot be.
 
     A view that is named by its function must be declared already; one that is named by its URI, before serving begins.
@@ -194,7 +194,7 @@ class AppView(Resource):
         self._file: tuple[tuple[str, int, int], str] | None = None
 
     @classmethod
-    def declared(
+    def from_function(
         cls,
         function: Callable[..., Any],
         uri: str,
@@ -220,14 +220,14 @@ class AppView(Resource):
             ui["domain"] = options.domain
         return cls(uri, options, resource.function, owner, ui, ViewNames() if options.bridge else None)
 
-    def mounted(self, uri: str, prefix: Prefix) -> AppView:
+    def copy_for_mount(self, uri: str, prefix: Prefix) -> AppView:
         """The same view on a server under a prefix. Its names of tools and URIs get the prefix too."""
         names, options = self.names and self.names.under(prefix), self.options
         assert isinstance(options, AppOptions)
         return AppView(uri, replace(options, name=self.name), self.function, self.owner, self.ui, names)
 
     def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
-        html = self._read(value) if isinstance(value, os.PathLike) else value  # pyright: ignore[reportUnknownArgumentType]
+        html = self._read_file(value) if isinstance(value, os.PathLike) else value  # pyright: ignore[reportUnknownArgumentType]
         if isinstance(html, bytes):
             html = html.decode()
         if not isinstance(html, str) or not html.lstrip("\ufeff \t\r\n").startswith("<"):
@@ -238,7 +238,7 @@ class AppView(Resource):
             )
         return [{"uri": uri, "mimeType": MIME_TYPE, "text": document(html, self.names), "_meta": {"ui": self.ui}}]
 
-    def _read(self, path: os.PathLike[str]) -> str:
+    def _read_file(self, path: os.PathLike[str]) -> str:
         """The text of a file, read again when it has changed. A relative path starts beside the author's file."""
         file = self._folder / path
         status = file.stat()
@@ -291,7 +291,7 @@ class ViewNames(NamedTuple):
             return self
         return ViewNames(prefix.name(self.tool_prefix), f"{prefix.text}/{self.uri_prefix}")
 
-    def written(self) -> str:
+    def format_constants(self) -> str:
         return f'TOOLS = "{self.tool_prefix}", URIS = "{self.uri_prefix}"'
 
 
@@ -312,11 +312,11 @@ def document(html: str, names: ViewNames | None) -> str:
 
 def with_prefix(html: str, prefix: Prefix) -> str:
     """The document of a server that is mounted under a prefix. Without our bridge it is not changed."""
-    return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).under(prefix).written(), html, count=1)
+    return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).under(prefix).format_constants(), html, count=1)
 
 
 def _bridge(names: ViewNames) -> str:
-    return _source().replace('TOOLS = "", URIS = ""', names.written(), 1)
+    return _source().replace('TOOLS = "", URIS = ""', names.format_constants(), 1)
 
 
 @cache

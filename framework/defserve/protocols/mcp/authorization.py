@@ -35,7 +35,7 @@ class NotPermitted(Refused):
 class SharedCounter(Protocol):
     """Counts calls for all processes of a server, in buckets of (key, calls a second, burst)."""
 
-    async def take(self, buckets: Sequence[tuple[str, float, int]]) -> tuple[int, float]:
+    async def take_tokens(self, buckets: Sequence[tuple[str, float, int]]) -> tuple[int, float]:
         """The place of the bucket that is empty, from 1 on, and the seconds until it is not; or 0 and 0.0.
 
         Raises Refused if they cannot be counted.
@@ -81,7 +81,7 @@ class Authorization(Extension):
             return self._count_together(self.counter, caller, item, rates)
         if rates:
             self._count_key(rates)
-        if wait := self._by_item.take((caller.id, item.name)):
+        if wait := self._by_item.take_token((caller.id, item.name)):
             raise _too_often(item, wait)
         return None
 
@@ -89,9 +89,9 @@ class Authorization(Extension):
         """Count a call under all of the rates, or under none of them."""
         wait, limit = max((self._by_key.peek(key, rate), key[1]) for key, rate in rates.items())
         if wait:
-            raise _used_up(limit, wait)
+            raise _make_key_limit_error(limit, wait)
         for key, rate in rates.items():
-            self._by_key.take(key, rate)
+            self._by_key.take_token(key, rate)
 
     async def _count_together(
         self, counter: SharedCounter, caller: Principal, item: Any, rates: Mapping[tuple[str, str], Rate]
@@ -101,7 +101,7 @@ class Authorization(Extension):
         if self._is_declared:
             limits.append(((f"{caller.id}\n{item.name}", ""), self._rate))
         try:
-            place, wait = await counter.take(
+            place, wait = await counter.take_tokens(
                 [(f"{key}\n{limit}", rate.per_second, rate.burst) for (key, limit), rate in limits]
             )
         except Refused:
@@ -110,8 +110,8 @@ class Authorization(Extension):
                 self._count_key(rates)
         if place:
             limit = limits[place - 1][0][1]
-            raise _used_up(limit, wait) if limit else _too_often(item, wait)
-        if is_counted_here and (wait := self._by_item.take((caller.id, item.name))):
+            raise _make_key_limit_error(limit, wait) if limit else _too_often(item, wait)
+        if is_counted_here and (wait := self._by_item.take_token((caller.id, item.name))):
             raise _too_often(item, wait)
 
 
@@ -122,7 +122,7 @@ def _too_often(item: Any, wait: float) -> LimitExceeded:
     )
 
 
-def _used_up(limit: str, wait: float) -> LimitExceeded:
+def _make_key_limit_error(limit: str, wait: float) -> LimitExceeded:
     return LimitExceeded(
         f"too many calls with this key: wait {wait:.1f} s",
         data={"limit": limit, "retry_after_ms": int(wait * 1000) + 1, "retry_after": int(wait) + 1},
@@ -177,11 +177,11 @@ class SessionTokens:
         self._shown[credential.key] = credential
         if self._session is None:
             self._session, self._live = session, live
-            live.hold(self)
+            live.watch_holder(self)
         if len(self._shown) > CREDENTIALS:
             self.credential_ended(next(iter(self._shown)))
 
-    def shown(self) -> tuple[BearerCredential, ...]:
+    def list_credentials(self) -> tuple[BearerCredential, ...]:
         if self._session is not None and self._live is not None and self._session.closed:
             self._live.release(self)
             return ()

@@ -76,7 +76,7 @@ def is_busy_error(code: int, data: object) -> bool:
 
 def failure(call: Call, error: BaseException, stateless: bool) -> Params:
     """The rest of the reply to a call that raised."""
-    error = ungrouped(error)
+    error = unwrap_group(error)
     if is_missing_capability(error, stateless):
         needs = {"requiredCapabilities": error.needs}
         return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", needs)
@@ -103,13 +103,13 @@ def is_missing_capability(error: BaseException, stateless: bool) -> TypeGuard[No
     return isinstance(error, NoBackChannel) and stateless and bool(error.needs)
 
 
-def ungrouped(error: BaseException) -> BaseException:
+def unwrap_group(error: BaseException) -> BaseException:
     """The first error in a group, if all of them are meant for the model; any other error as it is."""
     if not isinstance(error, ExceptionGroup):
         return error
     group = cast("ExceptionGroup[Exception]", error)
     unexpected = group.split((ToolError, PeerError, Refused))[1]
-    return group if unexpected else ungrouped(group.exceptions[0])
+    return group if unexpected else unwrap_group(group.exceptions[0])
 
 
 def tool_failure(call: Call, error: BaseException) -> Params:
@@ -237,7 +237,7 @@ def trace_id(call: Call) -> str:
     return trace.id
 
 
-def sent_trace_id(call: Call) -> Any:
+def read_client_trace_id(call: Call) -> Any:
     """The `trace_id` that the client sent, in params or beside them, whatever it is. None if it sent none."""
     found = call.params.get("trace_id")
     return call.raw.get("trace_id") if found is None else found
@@ -249,7 +249,7 @@ def is_trace_id(value: object) -> bool:
 
 
 def _client_trace_id(call: Call) -> str | None:
-    given = sent_trace_id(call)
+    given = read_client_trace_id(call)
     if is_trace_id(given):
         return given
     parent = read_meta(call.params).get("traceparent")

@@ -45,12 +45,12 @@ class MCP(Extension):
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.readable)
-        self.subscriptions.forward(self.resources.cache.forget)
+        self.subscriptions.forward(self.resources.cache.drop_contents)
         self.validation = Validation(self.tools.registry)
         self._before_list: BeforeList | None = None
         self.skills: Skills | None = None
         self._skill_followers: list[Callable[[Skills], object]] = []
-        changed = self.subscriptions.changed
+        changed = self.subscriptions.notify_list_changed
         self.tools.registry.watch(lambda: changed("tools"))
         self.prompts.registry.watch(lambda: changed("prompts"))
         self.resources.concrete.watch(lambda: changed("resources"))
@@ -103,7 +103,7 @@ class MCP(Extension):
         if self.skills is not None:
             follow(self.skills)
 
-    def listed(self, tool: Tool) -> Params:
+    def describe_tool(self, tool: Tool) -> Params:
         """A tool as the newest version with sessions lists it."""
         return tool.describe(self.lifecycle.dialects[HANDSHAKE_VERSIONS[-1]])
 
@@ -112,7 +112,7 @@ class MCP(Extension):
         self.completions.check()
         self.subscriptions.composition = composition
 
-    def declared(self, item: Item[Any]) -> None:
+    def on_item_declared(self, item: Item[Any]) -> None:
         composition = self.subscriptions.composition
         if composition is None or item.facets.keys().isdisjoint(LATE):
             return
@@ -160,7 +160,7 @@ class MCP(Extension):
             "tools/validate": self.validation.validate,
             "resources/list": self._list(self.resources.list),
             "resources/templates/list": self._list(self.resources.list_templates),
-            "resources/read": self.resources.read,
+            "resources/read": self.resources.read_resource,
             "resources/subscribe": subscriptions.subscribe_elsewhere if elsewhere else subscriptions.subscribe,
             "resources/unsubscribe": subscriptions.unsubscribe_elsewhere if elsewhere else subscriptions.unsubscribe,
             "prompts/list": self._list(self.prompts.list),
@@ -173,10 +173,10 @@ class MCP(Extension):
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
-            "notifications/initialized": self.lifecycle.initialized,
-            "notifications/cancelled": reporting.cancelled,
-            "notifications/progress": _ignored,
-            "notifications/roots/list_changed": _ignored,
+            "notifications/initialized": self.lifecycle.on_initialized,
+            "notifications/cancelled": reporting.on_cancelled,
+            "notifications/progress": _ignore_notification,
+            "notifications/roots/list_changed": _ignore_notification,
         }
 
     def credential_ended(self, session: Session, credential: str) -> None:
@@ -185,17 +185,17 @@ class MCP(Extension):
     def session_closed(self, session: Session) -> None:
         self.subscriptions.session_closed(session)
 
-    def kept(self, session: Session) -> Params:
+    def export_state(self, session: Session) -> Params:
         level = session.peek(reporting.LogLevel)
         named = {"level": level.level} if level is not None else {}
-        return named | {f"uri {uri}": callers for uri, callers in self.subscriptions.kept(session).items()}
+        return named | {f"uri {uri}": callers for uri, callers in self.subscriptions.export_state(session).items()}
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         if "level" in kept:
             session.local(reporting.LogLevel).level = kept["level"]
         uris = {name.removeprefix("uri "): callers for name, callers in kept.items() if name.startswith("uri ")}
-        self.subscriptions.restore(session, uris)
+        self.subscriptions.import_state(session, uris)
 
 
-def _ignored(session: Any, params: Any) -> None:
+def _ignore_notification(session: Any, params: Any) -> None:
     """Part of the protocol; the server need not react."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from defserve.binding.arguments import Arguments
 from defserve.binding.injection import InjectionPlan
 from defserve.binding.results import least_size
-from defserve.binding.signature import Signature, read
+from defserve.binding.signature import Signature, read_signature
 from defserve.errors import LimitExceeded
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class PartSink(Protocol):
         """Whether its reader has to catch up first."""
         ...
 
-    def give(self, part: Any) -> None:
+    def send_part(self, part: Any) -> None:
         """Take a part. In a worker thread it returns when there is room for more."""
 
     async def room(self) -> None:
@@ -57,7 +57,7 @@ class Emitted:
         if self._size > limit:
             raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
         if self.sink is not None:
-            self.sink.give(part)
+            self.sink.send_part(part)
 
 
 class Function:
@@ -92,7 +92,7 @@ class Function:
         gathers: bool = False,
     ) -> None:
         self._gathers = gathers
-        self.signature: Signature = read(function, find_provider, explicit=plain or schema is not None)
+        self.signature: Signature = read_signature(function, find_provider, explicit=plain or schema is not None)
         self.arguments = _arguments(self.signature, schema, plain)
         self._plan(InjectionPlan.of(self.signature.injected), inline)
 
@@ -123,7 +123,7 @@ class Function:
         if not injection.dependencies:
             return engine.within(call, seconds, self._begin(call, self.signature.function, kwargs))
         one = self if not (overrides := call.session.composition.overrides) else self._overridden(injection, overrides)
-        work = one._with_dependencies(call, kwargs, (one.injection or injection).provided(call))
+        work = one._with_dependencies(call, kwargs, (one.injection or injection).call_providers(call))
         if one._one_thread:
             work = engine.in_one_thread(work, wholly=one._wholly_blocking)
         return engine.within(call, seconds, work)
@@ -165,7 +165,7 @@ async def _inline(call: Call, function: Callable[..., Any], kwargs: dict[str, An
     return function(**kwargs)
 
 
-async def _threaded(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+async def _run_in_thread(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     return await call.engine.in_thread(partial(function, **kwargs))
 
 
@@ -185,7 +185,7 @@ async def _async_generator(
     return emitted.parts
 
 
-async def _threaded_generator(
+async def _run_generator_in_thread(
     call: Call, function: Callable[..., Any], kwargs: dict[str, Any], *, gathers: bool = False
 ) -> list[Any]:
     emitted = Emitted() if gathers else call.local(Emitted)
@@ -204,12 +204,12 @@ _Begin = Callable[[Any, Callable[..., Any], dict[str, Any]], Coroutine[Any, Any,
 
 _FLOWS: dict[str, _Begin] = {
     "async": _async,
-    "sync": _threaded,
-    "generator": _threaded_generator,
+    "sync": _run_in_thread,
+    "generator": _run_generator_in_thread,
     "async_generator": _async_generator,
 }
 
 _GATHERING: dict[str, _Begin] = {
-    "generator": partial(_threaded_generator, gathers=True),
+    "generator": partial(_run_generator_in_thread, gathers=True),
     "async_generator": partial(_async_generator, gathers=True),
 }

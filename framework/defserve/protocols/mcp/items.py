@@ -142,7 +142,7 @@ def find_item(call: Call, registry: Registry[T], name: str, unknown: type[Invali
     return item
 
 
-def checked_name(kind: str, given: str | None, signature: Signature) -> str:
+def choose_item_name(kind: str, given: str | None, signature: Signature) -> str:
     """The name of an item. Raises UsageError for a name that clients may refuse."""
     name = given if given is not None else signature.name
     if not NAME.fullmatch(name):
@@ -262,7 +262,7 @@ class Listing(Generic[ListedT]):
         if (page := self._pages.get(key)) is None:
             began, seconds = monotonic(), composition.limits.discovery
             page = encode_early(self._page(call, dialect, views, position))
-            self._pages.put(key, page, len(page) + LIST_KEY_BYTES)
+            self._pages.store_value(key, page, len(page) + LIST_KEY_BYTES)
             if monotonic() - began > seconds:
                 raise TimedOut.of("discovery", f"listing the {self.member}", seconds)
         return page
@@ -358,7 +358,7 @@ def resource_contents(uri: str, part: Part, mime_type: str | None, dialect: Dial
     """A part as the contents of a resource (resources: resource contents)."""
     found: Params = {"uri": uri}
     if isinstance(part, Embedded):
-        found = _embedded_contents(part, mime_type)
+        found = _to_embedded_contents(part, mime_type)
     elif isinstance(part, Text):
         found |= {"mimeType": mime_type or "text/plain", "text": part.text}
     elif isinstance(part, Image | Audio):
@@ -398,7 +398,7 @@ def _link(part: Any, dialect: Dialect) -> Params:
     return {"type": "resource_link", "uri": part.uri, **{k: v for k, v in fields.items() if v is not None}}
 
 
-def _embedded_contents(part: Embedded, mime_type: str | None = None) -> Params:
+def _to_embedded_contents(part: Embedded, mime_type: str | None = None) -> Params:
     found: Params = {"uri": part.uri}
     if known := part.mime_type or mime_type:
         found["mimeType"] = known
@@ -414,5 +414,5 @@ _ENCODERS: Mapping[type[Part], Callable[[Any, Dialect], Params]] = {
     Image: lambda part, _: {"type": "image", "data": b64encode(part.data).decode(), "mimeType": part.mime_type},
     Audio: _audio,
     Link: _link,
-    Embedded: lambda part, _: {"type": "resource", "resource": _embedded_contents(part)},
+    Embedded: lambda part, _: {"type": "resource", "resource": _to_embedded_contents(part)},
 }

@@ -31,8 +31,8 @@ CLIENT_KEY, SERVER_KEY, LOG_LEVEL_KEY = PREFIX + "clientInfo", PREFIX + "serverI
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 # Of an offer: the most bytes of capabilities that a session keeps, and the most of an offer that others may share.
-MOST_CAPABILITIES = 16 * 1024
-LONGEST_KEY, LONGEST_NAME = 4 * 1024, 256
+MAX_CAPABILITIES_BYTES = 16 * 1024
+MAX_KEY_LENGTH, MAX_NAME_LENGTH = 4 * 1024, 256
 
 
 class Dialect(Profile):
@@ -89,8 +89,8 @@ class McpLifecycle:
         asked = read_text(params, "protocolVersion")
         capabilities, info = read_optional_object(params, "capabilities"), read_optional_object(params, "clientInfo")
         version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        if len(encode_early(capabilities or {})) > MOST_CAPABILITIES:
-            raise InvalidParams(f"Invalid params: capabilities may have at most {MOST_CAPABILITIES} bytes")
+        if len(encode_early(capabilities or {})) > MAX_CAPABILITIES_BYTES:
+            raise InvalidParams(f"Invalid params: capabilities may have at most {MAX_CAPABILITIES_BYTES} bytes")
         offer = _offer(version, capabilities or {}, _short_info(info or {}), stateless=False)
         call.terms = session.open(offer)
         return {
@@ -100,7 +100,7 @@ class McpLifecycle:
             **self._instructions(call),
         }
 
-    def initialized(self, session: Any, params: Params) -> None:
+    def on_initialized(self, session: Any, params: Params) -> None:
         session.ready = True
 
     def ping(self, call: Call, params: Params) -> Params:
@@ -202,16 +202,16 @@ _NOBODY: Params = {}
 def _offer(version: str, capabilities: Mapping[str, Any], info: Mapping[str, Any], *, stateless: bool) -> Offer:
     key = (version, encode_early(capabilities), encode_early(info))
     # An offer without a key is not remembered.
-    is_long = len(key[1]) + len(key[2]) > LONGEST_KEY
+    is_long = len(key[1]) + len(key[2]) > MAX_KEY_LENGTH
     return Offer(version, capabilities, info, stateless=stateless, key=None if is_long else key)
 
 
 def _short_info(info: Params) -> Params:
     """What a session keeps of `clientInfo`. Icons may be whole pictures."""
-    if len(encode_early(info)) <= LONGEST_KEY:
+    if len(encode_early(info)) <= MAX_KEY_LENGTH:
         return info
     known = ((name, info.get(name)) for name in ("name", "title", "version"))
-    return {name: value[:LONGEST_NAME] for name, value in known if isinstance(value, str)}
+    return {name: value[:MAX_NAME_LENGTH] for name, value in known if isinstance(value, str)}
 
 
 # -- MCP `Implementation`: who this server says it is (schema: serverInfo, icons, instructions).

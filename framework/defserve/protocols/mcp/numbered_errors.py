@@ -25,7 +25,7 @@ from defserve.errors import (
     TimedOut,
     ToolError,
 )
-from defserve.protocols.mcp.errors import ResourceNotFound, UnknownTool, new_trace_id, trace_id, ungrouped
+from defserve.protocols.mcp.errors import ResourceNotFound, UnknownTool, new_trace_id, trace_id, unwrap_group
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -118,7 +118,7 @@ class NumberedErrors(Extension):
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error object with the code of its kind; None if the table has no code for the error."""
-        error = ungrouped(error)
+        error = unwrap_group(error)
         if (kind := kind_of(call, error)) is None:
             return None
         reason = _reason(call, error)
@@ -210,7 +210,7 @@ def _is_retryable(kind: ErrorNumber, error: BaseException) -> bool:
 # -- What to try instead, made from the constraint that was broken.
 
 
-MOST_SUGGESTIONS = 10
+MAX_SUGGESTIONS = 10
 
 _Found = re.Match[str]
 
@@ -281,4 +281,4 @@ def _spelt(characters: str) -> str:
 
 
 def _distinct(suggestions: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(suggestions))[:MOST_SUGGESTIONS]
+    return list(dict.fromkeys(suggestions))[:MAX_SUGGESTIONS]

@@ -27,7 +27,7 @@ from defserve.protocols.mcp.items import (
     Listing,
     check_running,
     check_values,
-    checked_name,
+    choose_item_name,
     find_item,
     read_answers,
 )
@@ -62,7 +62,7 @@ class Prompt(Item[PromptOptions]):
         options = options or PromptOptions()
         bound = Function(function, find_provider, inline=options.inline, gathers=True)
         check_values(options, bound.signature)
-        name = checked_name("prompt", options.name, bound.signature)
+        name = choose_item_name("prompt", options.name, bound.signature)
         check_running(f"prompt {name!r}", options, bound.signature)
         if bound.signature.returns in (None, type(None)):
             raise UsageError(
@@ -72,7 +72,7 @@ class Prompt(Item[PromptOptions]):
             )
         return cls(name, options, bound, owner)
 
-    def renamed(self, name: str) -> Prompt:
+    def copy_as(self, name: str) -> Prompt:
         """The same prompt under another name, for mounting."""
         return Prompt(name, replace(self.options, name=name), self.function, self.owner)
 
@@ -154,7 +154,7 @@ def messages(value: Any) -> list[Message]:
 # -- MCP completion (server utilities: completion/complete): suggestions for one argument of a prompt or template.
 
 
-MOST_VALUES = 100
+MAX_COMPLETION_VALUES = 100
 
 
 class Completion:
@@ -286,7 +286,13 @@ def _let_be_missing(function: Function) -> None:
 
 def _completion(found: str | Iterable[Any] | None) -> Params:
     values = [found] if isinstance(found, str) else [str(value) for value in found or ()]
-    return {"completion": {"values": values[:MOST_VALUES], "total": len(values), "hasMore": len(values) > MOST_VALUES}}
+    return {
+        "completion": {
+            "values": values[:MAX_COMPLETION_VALUES],
+            "total": len(values),
+            "hasMore": len(values) > MAX_COMPLETION_VALUES,
+        }
+    }
 
 
 def _choices(annotation: Any) -> list[str]:

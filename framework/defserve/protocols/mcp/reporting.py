@@ -50,7 +50,7 @@ def set_level(call: Call, params: Params) -> Params:
     if level not in LOG_LEVELS:
         raise InvalidParams(f"Invalid params: level must be one of {', '.join(LOG_LEVELS)}")
     call.session.local(LogLevel).level = str(level)
-    call.session.kept_changed()
+    call.session.mark_dirty()
     return {}
 
 
@@ -67,7 +67,7 @@ def log(call: Call, level: str, message: str, fields: Params, args: tuple[Any, .
         message, fields, args = f"further messages of this call are dropped after {limit}", {}, ()
     from defserve.base.redaction import redact, redact_text
 
-    name, message = call.subject_name, _filled(message, args)
+    name, message = call.subject_name, _format_message(message, args)
     message = redact_text(message, limit=len(message), multiline=True)
     data = {"message": message, **redact(_jsonable(fields))} if fields else message
     params: Params = {"level": level, "data": data}
@@ -139,7 +139,7 @@ def _jsonable(fields: Params) -> Params:
         return {name: _text(value) for name, value in fields.items()}
 
 
-def _filled(message: object, args: tuple[Any, ...]) -> str:
+def _format_message(message: object, args: tuple[Any, ...]) -> str:
     """The message with its `%s` filled, as `logging` does it. Arguments that do not fit stand behind it."""
     text = _text(message)
     if not args:
@@ -157,7 +157,7 @@ def _text(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
-def cancelled(session: Session, params: Params) -> None:
+def on_cancelled(session: Session, params: Params) -> None:
     """`notifications/cancelled`: stop a call. An id that names no running call is ignored."""
     id = params.get("requestId")
     if is_id(id):

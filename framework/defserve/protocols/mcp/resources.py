@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.binding.content import Part, Text
-from defserve.binding.results import answered, plain_any
+from defserve.binding.results import find_answer_annotation, plain_any
 from defserve.core.call import Call
 from defserve.core.json_values import is_array
 from defserve.core.messages import Params, encode
@@ -108,7 +108,7 @@ class Resource(Item[ResourceOptions]):
             )
         return cls(uri, options, bound, template, owner)
 
-    def renamed(self, uri: str) -> Resource:
+    def copy_as(self, uri: str) -> Resource:
         """The same resource under another URI, for mounting."""
         template = _template(uri, "") if self.template else None
         return Resource(uri, replace(self.options, name=self.name), self.function, template, self.owner)
@@ -129,7 +129,7 @@ class Resource(Item[ResourceOptions]):
         described |= {key: value for key, value in optional.items() if value is not None}
         return described | self.metadata(dialect)
 
-    async def read(self, call: Call, uri: str, values: Params, cache: ResourceCache) -> Params:
+    async def read_contents(self, call: Call, uri: str, values: Params, cache: ResourceCache) -> Params:
         """`ReadResourceResult` for one of its URIs; `values` are those of the template's variables."""
         seconds = self.begin(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
@@ -143,13 +143,13 @@ class Resource(Item[ResourceOptions]):
             kwargs = self.function.arguments.validate(_values(self, values))
             found = self.contents(uri, await self.function.run(call, kwargs, seconds), dialect)
             if is_cached:
-                cache.put(uri, dialect.version, found, left, changes)
+                cache.store_contents(uri, dialect.version, found, left, changes)
         return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
 
     def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
         """What its function returned or yielded for a URI, as the wire has it."""
         if self.function.streams:
-            value = _joined(value, self.function.signature)
+            value = _join_pieces(value, self.function.signature)
         return contents(uri, value, self.options.mime_type, dialect)
 
 
@@ -174,10 +174,10 @@ class Resources:
     def add(self, resource: Resource, *, replace: bool = False) -> None:
         registry = self.templates if resource.template else self.concrete
         registry.add(resource.uri, resource, where=resource.where, replace=replace)
-        self.cache.forget()
+        self.cache.drop_contents()
 
     def remove(self, uri: str) -> Resource:
-        self.cache.forget()
+        self.cache.drop_contents()
         return (self.templates if "{" in uri else self.concrete).remove(uri)
 
     def list(self, call: Call, params: Params) -> Any:
@@ -186,7 +186,7 @@ class Resources:
     def list_templates(self, call: Call, params: Params) -> Any:
         return self._template_listing.page(call, params)
 
-    async def read(self, call: Call, params: Params) -> Params:
+    async def read_resource(self, call: Call, params: Params) -> Params:
         uri = read_text(params, "uri")
         found = self.find(call, uri)
         if found is None and self.late is not None and await self.late(call, uri):
@@ -194,13 +194,13 @@ class Resources:
         if found is None:
             raise ResourceNotFound(uri)
         resource, values = found
-        return await resource.read(call, uri, values, self.cache)
+        return await resource.read_contents(call, uri, values, self.cache)
 
     async def read_within(self, call: Call, uri: str) -> Any:
         """The contents of a resource as the peer of a running call would read them. The call's subject stays."""
         subject = call.subject
         try:
-            return (await self.read(call, {"uri": uri}))["contents"]
+            return (await self.read_resource(call, {"uri": uri}))["contents"]
         finally:
             call.subject = subject
 
@@ -243,10 +243,10 @@ def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> l
     return [{"uri": uri, "mimeType": mime_type or "application/json", "text": encode(plain_any(value)).decode()}]
 
 
-def _joined(yielded: list[Any], signature: Signature) -> Any:
+def _join_pieces(yielded: list[Any], signature: Signature) -> Any:
     """What a generator yielded, with neighbouring texts in one text and neighbouring bytes in one blob."""
     if not yielded:
-        return {str: "", bytes: b""}.get(answered(signature), yielded)
+        return {str: "", bytes: b""}.get(find_answer_annotation(signature), yielded)
     if not all(isinstance(item, Part | str | bytes) for item in yielded):
         return yielded
     made: list[Any] = []
@@ -291,7 +291,7 @@ def _template(uri: str, where: str) -> UriTemplate:
 # -- Contents of resources that have a `ttl`, kept until they expire.
 
 
-MOST_BYTES, KEY_BYTES = 16 * 1024 * 1024, 256
+MAX_CACHE_BYTES, KEY_BYTES = 16 * 1024 * 1024, 256
 
 
 class CachedContents(NamedTuple):
@@ -307,7 +307,7 @@ class ResourceCache:
 
     __slots__ = ("_readings", "_size", "_most", "_clock", "_lock", "changes")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MOST_BYTES) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MAX_CACHE_BYTES) -> None:
         self._readings: dict[tuple[str, str], CachedContents] = {}
         self._size, self._most = 0, most
         self._clock, self._lock = clock, Lock()
@@ -320,28 +320,28 @@ class ResourceCache:
             reading = self._drop((uri, version))
             if reading is None or reading.until <= (now := self._clock()):
                 return None
-            self._put((uri, version), reading)
-            return _copied(reading.contents), reading.until - now
+            self._add_entry((uri, version), reading)
+            return _copy_contents(reading.contents), reading.until - now
 
-    def put(self, uri: str, version: str, contents: list[Params], ttl: float, changes: int) -> None:
+    def store_contents(self, uri: str, version: str, contents: list[Params], ttl: float, changes: int) -> None:
         """Keep what a function gave, unless something has been forgotten since `changes` was read."""
         size = KEY_BYTES + len(uri) + sum(len(str(part.get("text") or part.get("blob") or "")) for part in contents)
         with self._lock:
             if changes != self.changes or size > self._most:
                 return
             self._drop((uri, version))
-            self._put((uri, version), CachedContents(_copied(contents), self._clock() + ttl, size))
+            self._add_entry((uri, version), CachedContents(_copy_contents(contents), self._clock() + ttl, size))
             while self._size > self._most:
                 self._drop(next(iter(self._readings)))
 
-    def forget(self, uri: str | None = None) -> None:
+    def drop_contents(self, uri: str | None = None) -> None:
         """A resource has changed; without a URI, all have."""
         with self._lock:
             self.changes += 1
             for key in [key for key in self._readings if uri in (None, key[0])]:
                 self._drop(key)
 
-    def _put(self, key: tuple[str, str], reading: CachedContents) -> None:
+    def _add_entry(self, key: tuple[str, str], reading: CachedContents) -> None:
         self._readings[key] = reading
         self._size += reading.size
 
@@ -351,6 +351,6 @@ class ResourceCache:
         return reading
 
 
-def _copied(contents: list[Params]) -> list[Params]:
+def _copy_contents(contents: list[Params]) -> list[Params]:
     # A wrapper of the method may change what it passes on.
     return [dict(part) for part in contents]

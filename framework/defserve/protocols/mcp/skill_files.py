@@ -79,7 +79,7 @@ class Room:
     def __init__(self, files: int, size: int) -> None:
         self.files, self.size = files, size
 
-    def take(self, folder: Folder) -> None:
+    def reserve_folder(self, folder: Folder) -> None:
         """Raises UsageError if there is no room for it."""
         files, size = len(folder.files), sum(len(file.data) for file in folder.files)
         if files > self.files or size > self.size:
@@ -223,8 +223,8 @@ _WORDS: Final[dict[str, Any]] = {
 }
 _NOT_NUMBERS: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_LONGEST_NUMBER: Final = 320
-_LARGEST: Final = sys.float_info.max
+_MAX_NUMBER_LENGTH: Final = 320
+_MAX_NUMBER: Final = sys.float_info.max
 _STRING: Final = "tag:yaml.org,2002:str"
 _CONTAINERS: Final = {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
@@ -263,7 +263,7 @@ def parse_yaml(text: str) -> Any:
     builder = _Builder()
     try:
         for event in parse(whole, yaml.SafeLoader):
-            builder.take(type(event).__name__, event)
+            builder.feed_event(type(event).__name__, event)
     except yaml.YAMLError as error:
         raise BadFrontmatter(f"the frontmatter is not YAML: {_short(error)}") from None
     return builder.value
@@ -278,7 +278,7 @@ class _Builder:
         self._keys: list[str | None] = []
         self._documents = 0
 
-    def take(self, kind: str, event: Any) -> None:
+    def feed_event(self, kind: str, event: Any) -> None:
         if kind == "DocumentStartEvent":
             self._documents += 1
             if self._documents > 1:
@@ -286,7 +286,7 @@ class _Builder:
         elif kind == "AliasEvent":
             raise _at(event, f"the alias *{event.anchor} is not supported: write the value out")
         elif kind == "ScalarEvent":
-            self._put(event, _scalar(event))
+            self._add_value(event, _scalar(event))
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
             self._begin(event, {} if kind == "MappingStartEvent" else [])
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
@@ -298,11 +298,11 @@ class _Builder:
             raise _at(event, f"the tag {event.tag} is not supported")
         if len(self._open) == MAX_YAML_DEPTH:
             raise _at(event, f"it is nested deeper than {MAX_YAML_DEPTH} levels")
-        self._put(event, container)
+        self._add_value(event, container)
         self._open.append(container)
         self._keys.append(None)
 
-    def _put(self, event: Any, value: Any) -> None:
+    def _add_value(self, event: Any, value: Any) -> None:
         if not self._open:
             self.value = value
             return
@@ -322,7 +322,7 @@ class _Builder:
 
 def _scalar(event: Any) -> Any:
     """A scalar by the core schema: quoted ones are texts, plain ones what they look like."""
-    text = _joined(event)
+    text = _join_surrogates(event)
     if event.tag in ("!", _STRING) or (event.tag is None and not event.implicit[0]):
         return text
     if event.tag is not None:
@@ -331,8 +331,8 @@ def _scalar(event: Any) -> Any:
         return _WORDS[text]
     for pattern, read in _NUMBERS:
         if pattern.fullmatch(text):
-            number = read(text) if len(text) <= _LONGEST_NUMBER else inf
-            if abs(number) <= _LARGEST:
+            number = read(text) if len(text) <= _MAX_NUMBER_LENGTH else inf
+            if abs(number) <= _MAX_NUMBER:
                 return number
             raise _at(event, 'a number is too large for JSON: put it into "quotes"')
     if _NOT_NUMBERS.fullmatch(text):
@@ -340,7 +340,7 @@ def _scalar(event: Any) -> Any:
     return text
 
 
-def _joined(event: Any) -> str:
+def _join_surrogates(event: Any) -> str:
     """The text, with a character that was written as two escapes as one."""
     text: str = event.value
     if not _SURROGATE.search(text):

@@ -67,7 +67,7 @@ class SkillResource(Resource):
     def description(self) -> str:
         return self.options.description or ""
 
-    def renamed(self, uri: str) -> SkillResource:
+    def copy_as(self, uri: str) -> SkillResource:
         return SkillResource(uri, self.options, self.function, self.owner, self.source)
 
 
@@ -118,7 +118,7 @@ class Skills:
     def add(self, path: str, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
         """Read a skill and serve its files, with those of skills inside it. Raises UsageError."""
         folder = Path(os.path.abspath(path))
-        self._add(folder, (*_segments(prefix), encoded(folder.name)), scopes, add, owner)
+        self._add(folder, (*_segments(prefix), encode_path(folder.name)), scopes, add, owner)
 
     def add_all(self, path: str, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
         """Read every skill below a folder. Raises UsageError if there is none."""
@@ -132,14 +132,14 @@ class Skills:
                 fix="it is a skill itself: use server.skill(…)" if (root / SKILL_FILE).exists() else fix,
             )
         for folder in found:
-            segments = [encoded(part) for part in folder.relative_to(root).parts]
+            segments = [encode_path(part) for part in folder.relative_to(root).parts]
             self._add(folder, (*_segments(prefix), *segments), scopes, add, owner)
 
     def _add(self, folder: Path, segments: Sequence[str], scopes: Sequence[str], add: AddResource, owner: Any) -> None:
         self.folders.append(folder)
         found = read_folder(folder)
         files = resources(found, segments, scopes, owner)
-        self._room.take(found)
+        self._room.reserve_folder(found)
         for file in files:
             add(file)
             if isinstance(file, SkillManifest):
@@ -207,7 +207,7 @@ class Skills:
         base = manifest.uri.removesuffix(f"/{SKILL_FILE}")
         children: list[Params] = []
         for path, is_folder in manifest.skill.children_of(uri[len(base) + 1 :]):
-            child = f"{base}/{encoded(path)}"
+            child = f"{base}/{encode_path(path)}"
             if is_folder:
                 children.append({"uri": child, "name": path.rpartition("/")[2], "mimeType": DIRECTORY})
             elif (found := self._resources.find(call, child)) is not None:
@@ -263,7 +263,7 @@ class Skill:
 
     def __init__(self, folder: Folder) -> None:
         """Raises UsageError for a folder that is not a skill."""
-        self.folder, self.frontmatter = folder, _checked_frontmatter(folder)
+        self.folder, self.frontmatter = folder, _load_frontmatter(folder)
 
     @property
     def name(self) -> str:
@@ -276,7 +276,9 @@ class Skill:
     def entry(self, uri: str) -> Params:
         """The skill as lists show it, for a `SKILL.md` at this URI."""
         base = uri.removesuffix(SKILL_FILE)
-        files = [{"uri": base + encoded(f.path), "digest": f.digest, "size": len(f.data)} for f in self.folder.files]
+        files = [
+            {"uri": base + encode_path(f.path), "digest": f.digest, "size": len(f.data)} for f in self.folder.files
+        ]
         return {"uri": uri, "frontmatter": self.frontmatter, "resources": files}
 
     def children_of(self, folder: str) -> Iterator[tuple[str, bool]]:
@@ -289,7 +291,7 @@ class Skill:
         for file in self.folder.files:
             parts = file.path.split("/")
             child = "/".join(parts[:depth])
-            if child not in seen and encoded(file.path).startswith(start):
+            if child not in seen and encode_path(file.path).startswith(start):
                 seen.add(child)
                 yield child, len(parts) > depth
 
@@ -305,7 +307,7 @@ class SkillManifest(SkillResource):
         super().__init__(uri, options, function, owner, source)
         self.skill = skill
 
-    def renamed(self, uri: str) -> SkillManifest:
+    def copy_as(self, uri: str) -> SkillManifest:
         return SkillManifest(uri, self.options, self.function, self.owner, self.source, self.skill)
 
     def entry(self, dialect: Dialect) -> Params:
@@ -324,7 +326,7 @@ def resources(folder: Folder, segments: Sequence[str], scopes: Sequence[str], ow
     common = ResourceOptions(inline=True, scopes=tuple(scopes))
     found: list[SkillResource] = []
     for file in folder.files:
-        uri, source = base + encoded(file.path), str(folder.root / file.path)
+        uri, source = base + encode_path(file.path), str(folder.root / file.path)
         function = Function(partial(contents, file), nothing_injectable, inline=True)
         options = replace(common, name=file.name, mime_type=mime_type(file), size=len(file.data), listed=False)
         if file.name == SKILL_FILE:
@@ -352,12 +354,12 @@ def mime_type(file: SkillFile) -> str:
     return known or ("text/plain" if isinstance(contents(file), str) else "application/octet-stream")
 
 
-def encoded(path: str) -> str:
+def encode_path(path: str) -> str:
     """A path as the end of a URI."""
     return quote(path, safe="/")
 
 
-def _checked_frontmatter(folder: Folder) -> Params:
+def _load_frontmatter(folder: Folder) -> Params:
     path = folder.root / SKILL_FILE
     file = next(file for file in folder.files if file.path == SKILL_FILE)
     try:

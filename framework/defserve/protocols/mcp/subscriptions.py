@@ -42,7 +42,7 @@ _LIST_CHANGED = "notifications/%s/list_changed"
 LIST, RESOURCE = "list", "resource"
 
 # The most bytes of the URIs of one session, or of one request.
-MOST_BYTES = 256 * 1024
+MAX_URI_BYTES = 256 * 1024
 
 Tell = Callable[[str, Params], None]
 
@@ -66,7 +66,7 @@ class ListenRequest:
     def __init__(self, call: Call, kinds: frozenset[str], uris: frozenset[str]) -> None:
         self.call, self.kinds, self.uris = call, kinds, uris
 
-    def tell(self, method: str, params: Params) -> None:
+    def notify(self, method: str, params: Params) -> None:
         self.call.notify(method, {**params, "_meta": {SUBSCRIPTION_KEY: self.call.id}})
 
 
@@ -101,7 +101,7 @@ class Subscriptions:
         self._told_elsewhere = threading.local()
 
     @contextmanager
-    def told_elsewhere(self) -> Generator[None]:
+    def suppress_sharing(self) -> Generator[None]:
         """What changes here, in this thread, is told to the other processes by another one."""
         self._told_elsewhere.is_on = True
         try:
@@ -122,22 +122,22 @@ class Subscriptions:
             raise ResourceNotFound(uri)
         subscribed, caller = call.session.local(SubscribedUris), call.identity
         name, known = caller.credential if caller is not None else "", subscribed.uris.get(uri, {})
-        if name not in known and not _fit([*subscribed.asked_for(), uri], call):
+        if name not in known and not _is_within_limits([*subscribed.list_requested_uris(), uri], call):
             raise LimitExceeded("too many subscriptions in this session", data={"limit": "subscriptions"})
         subscribed.uris[uri] = {**known, name: caller}
-        self._changed_in(call.session)
+        self._note_subscriptions(call.session)
         return {}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
         subscribed = call.session.local(SubscribedUris)
         subscribed.drop([read_text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
-        self._changed_in(call.session)
+        self._note_subscriptions(call.session)
         return {}
 
-    def _changed_in(self, session: Session) -> None:
+    def _note_subscriptions(self, session: Session) -> None:
         self._subscribers.note(session)
-        session.kept_changed()
+        session.mark_dirty()
 
     async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
         """`subscribe`, where there is a `source`."""
@@ -167,7 +167,7 @@ class Subscriptions:
             await self.late(call, "")
         listening = self._listening_for(call, wanted)
         followed = {
-            member: await follow(call, wanted[member], listening.tell)
+            member: await follow(call, wanted[member], listening.notify)
             for member, follow in self._follows.items()
             if member in wanted
         }
@@ -183,7 +183,7 @@ class Subscriptions:
             if self.source is not None and listening.uris:
                 await self.source.watch(call, listening.uris)
                 is_watched = True
-            listening.tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+            listening.notify("notifications/subscriptions/acknowledged", {"notifications": honoured})
             for each in followed.values():
                 each.begin()
             await call.engine.pending()
@@ -203,7 +203,7 @@ class Subscriptions:
         uris = wanted.get("resourceSubscriptions", [])
         if not is_array(uris) or not all(isinstance(uri, str) for uri in uris):
             raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
-        if not _fit(uris, call):
+        if not _is_within_limits(uris, call):
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
         return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
@@ -212,31 +212,35 @@ class Subscriptions:
         """Forget what was subscribed to with a key or token that is no longer good."""
         if (subscribed := session.peek(SubscribedUris)) is not None:
             subscribed.drop(subscribed.uris, lambda caller: caller is not None and caller.credential == credential)
-            self._changed_in(session)
+            self._note_subscriptions(session)
 
     def session_closed(self, session: Session) -> None:
         self._subscribers.note(session)
 
-    def kept(self, session: Session) -> Params:
+    def export_state(self, session: Session) -> Params:
         """What a session is subscribed to, for another process."""
         subscribed = session.peek(SubscribedUris)
         uris = subscribed.uris if subscribed is not None else {}
-        return {uri: {name: _written(caller) for name, caller in callers.items()} for uri, callers in uris.items()}
+        return {
+            uri: {name: _encode_caller(caller) for name, caller in callers.items()} for uri, callers in uris.items()
+        }
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has `kept`."""
-        from defserve.auth.principals import remembered
+        from defserve.auth.principals import decode_principal
 
         if kept or session.peek(SubscribedUris) is not None:
             session.local(SubscribedUris).uris = {
-                uri: {name: remembered(caller) if caller is not None else None for name, caller in callers.items()}
+                uri: {
+                    name: decode_principal(caller) if caller is not None else None for name, caller in callers.items()
+                }
                 for uri, callers in kept.items()
             }
             self._subscribers.note(session)
 
     # -- what clients are told ---------------------------------------------------------------------------
 
-    def changed(self, kind: str) -> None:
+    def notify_list_changed(self, kind: str) -> None:
         """The list of tools, prompts or resources has changed. From any thread."""
         if self.share is not None and not getattr(self._told_elsewhere, "is_on", False):
             self.share(LIST, kind)
@@ -248,7 +252,7 @@ class Subscriptions:
             if first and not _run(engine, partial(self._tell_changes, engine)):
                 self._changed.pop(engine, None)
 
-    def updated(
+    def notify_resource_updated(
         self, uri: str, principal: str | None = None, session: Session | None = None, hears: Hears | None = None
     ) -> None:
         """A resource's contents changed, for everybody, for one principal or in one session. From any thread.
@@ -274,18 +278,18 @@ class Subscriptions:
         """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 
-    def concerned(self, what: str, name: str) -> list[Session] | None:
+    def find_concerned_sessions(self, what: str, name: str) -> list[Session] | None:
         """The sessions of this process that want to hear of a change. None: all of them may."""
         return self._subscribers.of(name) if what == RESOURCE else None
 
-    def received(self, what: str, name: str, shared: Iterable[Session]) -> None:
+    def deliver_shared_change(self, what: str, name: str, shared: Iterable[Session]) -> None:
         """A process has shared a change, of which these sessions are told, as far as it concerns them."""
         if what == RESOURCE:
-            self._tell_subscribers(self._told(shared), name)
+            self._tell_subscribers(self._select_ready(shared), name)
         else:
-            self._tell_list(self._told(shared), name)
+            self._tell_list(self._select_ready(shared), name)
 
-    def received_elsewhere(self, what: str, name: str) -> None:
+    def deliver_change_locally(self, what: str, name: str) -> None:
         """Another process has shared a change, of which those are told that only this process knows."""
         for forward in self._forwards if what == RESOURCE else ():
             forward(name)
@@ -298,13 +302,13 @@ class Subscriptions:
                 self._tell_list(self._sessions(engine), name)
                 self._tell_listening(engine, name)
 
-    def missed(self, session: Session) -> None:
+    def notify_everything_changed(self, session: Session) -> None:
         """What has changed is no longer known, so a session is told that everything may have."""
         for kind in KINDS:
-            self._tell_list(self._told([session]), kind)
+            self._tell_list(self._select_ready([session]), kind)
         if (subscribed := session.peek(SubscribedUris)) is not None:
             for uri in subscribed.uris:
-                self._tell_subscribers(self._told([session]), uri)
+                self._tell_subscribers(self._select_ready([session]), uri)
 
     def _tell_changes(self, engine: Engine) -> None:
         with self._changing:
@@ -320,21 +324,21 @@ class Subscriptions:
     def _tell_listening(self, engine: Engine, kind: str) -> None:
         for listening in self._listening_on(engine):
             if kind in listening.kinds:
-                listening.tell(_LIST_CHANGED % kind, {})
+                listening.notify(_LIST_CHANGED % kind, {})
 
     def _tell_updated(
         self, engine: Engine, uri: str, principal: str | None, only: Session | None, hears: Hears | None
     ) -> None:
         is_shared = principal is None and only is None and hears is None
-        here = self._told(each for each in self._subscribers.of(uri) if each.engine is engine)
-        sessions = self._told_directly(here) if is_shared else here
+        here = self._select_ready(each for each in self._subscribers.of(uri) if each.engine is engine)
+        sessions = self._exclude_shared(here) if is_shared else here
         meant = (each for each in sessions if only in (None, each) and principal in (None, each.principal))
         self._tell_subscribers(meant, uri, hears)
         for listening in self._listening_on(engine):
             call = listening.call
             is_meant = principal in (None, call.principal) and only in (None, call.session)
             if uri in listening.uris and is_meant and (hears is None or hears(call.session, call.identity)):
-                listening.tell(UPDATED, {"uri": uri})
+                listening.notify(UPDATED, {"uri": uri})
 
     def _tell_subscribers(self, sessions: Iterable[Session], uri: str, hears: Hears | None = None) -> None:
         for session in sessions:
@@ -350,23 +354,23 @@ class Subscriptions:
 
     def _sessions(self, engine: Engine) -> Iterable[Session]:
         """Those of one loop that are told directly."""
-        return self._told_directly(self._told(each for each in self._all_sessions() if each.engine is engine))
+        return self._exclude_shared(self._select_ready(each for each in self._all_sessions() if each.engine is engine))
 
-    def _told_directly(self, sessions: Iterable[Session]) -> Iterable[Session]:
+    def _exclude_shared(self, sessions: Iterable[Session]) -> Iterable[Session]:
         """Sessions that are shared hear of a change when all processes do."""
         return sessions if self.share is None else [each for each in sessions if each.sharer is None]
 
     @staticmethod
-    def _told(sessions: Iterable[Session]) -> list[Session]:
+    def _select_ready(sessions: Iterable[Session]) -> list[Session]:
         """Those opened by a handshake that have said they are ready."""
         profiles = [(s, s.terms.profile) for s in sessions if s.ready and s.terms]
         return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
 
 
-def _written(caller: PeerIdentity | None) -> Any:
-    from defserve.auth.principals import written
+def _encode_caller(caller: PeerIdentity | None) -> Any:
+    from defserve.auth.principals import encode_principal
 
-    return written(cast("Principal", caller)) if caller is not None else None
+    return encode_principal(cast("Principal", caller)) if caller is not None else None
 
 
 def _run(engine: Engine, action: Callable[[], None]) -> bool:
@@ -386,11 +390,11 @@ def _check_room(call: Call) -> None:
         raise TooManyCalls(text, data={"limit": "sessions", "retry_after_ms": 1000})
 
 
-def _fit(uris: Collection[str], call: Call) -> bool:
+def _is_within_limits(uris: Collection[str], call: Call) -> bool:
     if len(uris) > call.session.composition.limits.subscriptions:
         return False
     # A lone surrogate is kept as well, so it is counted.
-    return sum(len(uri.encode("utf-8", "surrogatepass")) for uri in uris) <= MOST_BYTES
+    return sum(len(uri.encode("utf-8", "surrogatepass")) for uri in uris) <= MAX_URI_BYTES
 
 
 # -- Which sessions want to hear of a resource: few of many, found without looking at the others.
@@ -408,7 +412,7 @@ class SubscribedUris:
         self.uris: dict[str, dict[str, PeerIdentity | None]] = {}
         self.listed: frozenset[str] = frozenset()
 
-    def asked_for(self) -> list[str]:
+    def list_requested_uris(self) -> list[str]:
         """Each resource, as often as it was asked for."""
         return [uri for uri, callers in self.uris.items() for _ in callers]
 

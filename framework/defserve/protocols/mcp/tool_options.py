@@ -23,8 +23,8 @@ TASK: Final = "tasks"
 
 TTL_SECONDS: Final = 3600.0
 POLL_SECONDS: Final = 1.0
-LONGEST_POLL: Final = 3600.0
-MOST_RETRIES: Final = 100
+MAX_POLL_SECONDS: Final = 3600.0
+MAX_RETRIES: Final = 100
 
 
 class TaskOptions(NamedTuple):
@@ -63,10 +63,13 @@ class TaskOptions(NamedTuple):
                 not _is_between(ttl, 0.001, limits.task_ttl),
                 f"give seconds, at most {limits.task_ttl:g} (Limits.task_ttl)",
             ),
-            f"poll={poll!r}": (not _is_between(poll, 0.001, LONGEST_POLL), f"give seconds, at most {LONGEST_POLL:g}"),
+            f"poll={poll!r}": (
+                not _is_between(poll, 0.001, MAX_POLL_SECONDS),
+                f"give seconds, at most {MAX_POLL_SECONDS:g}",
+            ),
             f"retry={retry!r}": (
-                type(retry) is not int or not 0 <= retry <= MOST_RETRIES,
-                f"say how often it may run again, at most {MOST_RETRIES} times",
+                type(retry) is not int or not 0 <= retry <= MAX_RETRIES,
+                f"say how often it may run again, at most {MAX_RETRIES} times",
             ),
             f"begin={options.begin!r}": (options.begin not in ("now", "later"), 'say begin="now" or begin="later"'),
         }

@@ -39,7 +39,7 @@ from defserve.protocols.mcp.errors import (
     read_text,
     tool_failure,
     trace_id,
-    ungrouped,
+    unwrap_group,
 )
 from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
 from defserve.protocols.mcp.items import (
@@ -51,7 +51,7 @@ from defserve.protocols.mcp.items import (
     Listing,
     check_running,
     check_values,
-    checked_name,
+    choose_item_name,
     find_item,
     read_answers,
 )
@@ -123,11 +123,11 @@ class Tool(Item[ToolOptions]):
         options = options or ToolOptions()
         bound = Function(function, find_provider, inline=options.inline, schema=options.schema)
         check_values(options, bound.signature, HINTS)
-        name = checked_name("tool", options.name, bound.signature)
+        name = choose_item_name("tool", options.name, bound.signature)
         check_running(f"tool {name!r}", options, bound.signature)
         return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
 
-    def renamed(self, name: str) -> Tool:
+    def copy_as(self, name: str) -> Tool:
         """The same tool under another name, for mounting."""
         renamed = Tool(name, replace(self.options, name=name), self.function, self.returns, self.owner)
         renamed.facets, renamed.is_dangerous = self.facets, self.is_dangerous
@@ -185,7 +185,7 @@ class Tool(Item[ToolOptions]):
         """What its function returned, after what was emitted on the way, as `CallToolResult`."""
         emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
         pack = returns.pack
-        outcome = pack(value) if emitted is None else _joined(self, value, emitted)
+        outcome = pack(value) if emitted is None else _join_result(self, value, emitted)
         said, limit = outcome.said, call.session.composition.limits.response
         if said.__class__ is str and len(said) <= limit:  # as most are
             found: Params = {"content": [{"type": "text", "text": said}]}
@@ -253,10 +253,10 @@ class Tools:
         except ProtocolError:
             raise
         except Exception as raised:
-            error = ungrouped(raised)
+            error = unwrap_group(raised)
             try:
                 if isinstance(error, ResultMismatch):
-                    error = _placed(error, tool)
+                    error = _add_place(error, tool)
                 if is_missing_capability(error, dialect_of(call).stateless):
                     raise error from None
                 if (worded := call.terms.table.failure(call, error)) is None:
@@ -303,7 +303,7 @@ def refuse_slow_check(call: Call, began: float) -> None:
         raise TimedOut.of("validation", "checking the arguments", seconds)
 
 
-def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
+def _add_place(error: ResultMismatch, tool: Tool) -> ResultMismatch:
     """The error with the place of the tool's function, because its traceback ends in the framework."""
     signature = tool.function.signature
     if error.forgotten.startswith("ctx.") and signature.flow == "sync":
@@ -313,7 +313,7 @@ def _placed(error: ResultMismatch, tool: Tool) -> ResultMismatch:
     return error
 
 
-def _joined(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
+def _join_result(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
     given = tool.returns.join(emitted.parts)
     if tool.function.streams:
         return given
@@ -379,7 +379,7 @@ _OWN_META = "progressToken"
 
 def inner_call(outer: Call, name: str, arguments: Params) -> InnerCall:
     """A call of a tool by name, to be `run`. What the client sent along with the outer call counts for it too."""
-    inner = InnerCall(outer, CALL_METHOD, {"name": name, "arguments": arguments, "_meta": passed_on(outer)})
+    inner = InnerCall(outer, CALL_METHOD, {"name": name, "arguments": arguments, "_meta": copy_shared_meta(outer)})
     inner.local(Trace).id = trace_id(outer)
     return inner
 
@@ -393,6 +393,6 @@ async def call_tool(outer: Call, name: str, arguments: Params) -> Params:
     return await inner_call(outer, name, arguments).run()
 
 
-def passed_on(outer: Call) -> dict[str, Any]:
+def copy_shared_meta(outer: Call) -> dict[str, Any]:
     """The `_meta` of a call that inner calls share: the client's offer, grants, log level and trace."""
     return {key: value for key, value in read_meta(outer.params).items() if key != _OWN_META}

@@ -100,11 +100,11 @@ class Transform:
         wanted = self.only is None or any(_means(pattern, name, tags) for pattern in self.only)
         return wanted and not any(_means(pattern, name, tags) for pattern in self.hide)
 
-    def transformed(self, tool: Tool) -> Tool | None:
+    def transform_tool(self, tool: Tool) -> Tool | None:
         """The tool as it appears outside; None for one that is hidden. Raises UsageError if it cannot be so."""
         if not self.takes(tool.name, tool.options.tags):
             return None
-        made = tool.renamed(self.name(tool.name))
+        made = tool.copy_as(self.name(tool.name))
         self.apply(made, tool.name)
         return made
 
@@ -180,7 +180,7 @@ class TransformedArguments(Arguments):
     @property
     def schema(self) -> JsonSchema:
         if self._schema is None:
-            self._schema = _changed(self._inner.schema, self._changes)
+            self._schema = _apply_changes(self._inner.schema, self._changes)
         return self._schema
 
     @property
@@ -213,7 +213,7 @@ class TransformedArguments(Arguments):
         return problem
 
 
-def _changed(schema: JsonSchema, changes: Mapping[str, Argument]) -> JsonSchema:
+def _apply_changes(schema: JsonSchema, changes: Mapping[str, Argument]) -> JsonSchema:
     properties: dict[str, Any] = {}
     required = list(schema.get("required", ()))
     for name, inner in schema.get("properties", {}).items():

@@ -49,7 +49,7 @@ class _Slot(NamedTuple):
     label: str = ""
     """What each item of an exploded variable begins with."""
 
-    def read(self, raw: str) -> Value | None:
+    def parse_value(self, raw: str) -> Value | None:
         if not self.items:
             return self._value(raw)
         values: list[str] = []
@@ -94,7 +94,7 @@ class UriTemplate:
         head, queries, fragment = _split(self._parts)
         self._layouts = _layouts(head)
         self._query = {variable.name: variable.explode for query in queries for variable in query.variables}
-        self._fixed, self._fragment = _fixed_pairs(head), fragment
+        self._fixed, self._fragment = _count_literal_pairs(head), fragment
 
     @classmethod
     def parse(cls, text: str) -> UriTemplate:
@@ -121,7 +121,7 @@ class UriTemplate:
         fragment = query = dict[str, Value]()
         if self._fragment is not None:
             uri, _, text = uri.partition("#")
-            fragment = _read({self._fragment: text} if text else {})
+            fragment = _parse_values({self._fragment: text} if text else {})
         if self._query:
             uri, pairs = _split_query(uri, self._fixed)
             query = _read_query(self._query, pairs)
@@ -176,7 +176,7 @@ def _fragment(expression: Expression) -> _Slot:
     return _Slot(variable.name, items="," if variable.explode else "")
 
 
-def _fixed_pairs(head: Sequence[Part]) -> int:
+def _count_literal_pairs(head: Sequence[Part]) -> int:
     """How many query pairs the literals spell out, before those that may come in any order."""
     _, mark, query = _literals(head).partition("?")
     return query.count("&") + 1 if mark else 0
@@ -284,7 +284,7 @@ def _scan(layout: _Layout, uri: str) -> dict[str, Value] | None:
         texts[layout.rest] = uri[start:end]
     elif start != end:
         return None
-    found = _read(texts)
+    found = _parse_values(texts)
     return {**found, layout.absent: []} if found is not None and layout.absent else found
 
 
@@ -320,8 +320,8 @@ def _scan_backward(atoms: _Atoms, uri: str, start: int, texts: dict[_Slot, str])
     return end
 
 
-def _read(texts: Mapping[_Slot, str]) -> dict[str, Value] | None:
-    values = {slot.name: slot.read(text) for slot, text in texts.items()}
+def _parse_values(texts: Mapping[_Slot, str]) -> dict[str, Value] | None:
+    values = {slot.name: slot.parse_value(text) for slot, text in texts.items()}
     return None if None in values.values() else cast("dict[str, Value]", values)
 
 
@@ -459,30 +459,30 @@ def _expand_expression(expression: Expression, values: Mapping[str, Any]) -> str
 def _pieces(operator: Operator, variable: Variable, value: Any) -> list[str]:
     """What one variable adds: nothing when undefined, otherwise one piece, or one for each item when exploded."""
 
-    def encoded(value: Any) -> str:
+    def encode_value(value: Any) -> str:
         return _encode(str(value).lower() if isinstance(value, bool) else str(value), reserved=operator.reserved)
 
-    def named(name: str, text: str) -> str:
+    def format_pair(name: str, text: str) -> str:
         return f"{name}={text}" if text else f"{name}{operator.if_empty}"
 
     if value is None:
         return []
     if isinstance(value, Mapping):
         mapping = cast("Mapping[Any, Any]", value)
-        pairs = [(encoded(key), encoded(item)) for key, item in mapping.items() if item is not None]
+        pairs = [(encode_value(key), encode_value(item)) for key, item in mapping.items() if item is not None]
         if variable.explode:
-            return [named(*pair) if operator.named else "=".join(pair) for pair in pairs]
+            return [format_pair(*pair) if operator.named else "=".join(pair) for pair in pairs]
         texts = [text for pair in pairs for text in pair]
     elif isinstance(value, list | tuple):
-        texts = [encoded(item) for item in cast("Sequence[Any]", value) if item is not None]
+        texts = [encode_value(item) for item in cast("Sequence[Any]", value) if item is not None]
         if variable.explode:
-            return [named(variable.name, text) if operator.named else text for text in texts]
+            return [format_pair(variable.name, text) if operator.named else text for text in texts]
     else:
-        texts = [encoded(value)]
+        texts = [encode_value(value)]
     if not texts:
         return []
     text = ",".join(texts)
-    return [named(variable.name, text) if operator.named else text]
+    return [format_pair(variable.name, text) if operator.named else text]
 
 
 def _encode(text: str, *, reserved: bool) -> str:

@@ -76,7 +76,7 @@ def _link(part: Any) -> Params:
     return {"type": family if family in MEDIA else "resource", "uri": part.uri}
 
 
-def _embedded(part: Any) -> Params:
+def _encode_embedded(part: Any) -> Params:
     """The content itself, because a resource block holds only a URI."""
     family = (part.mime_type or "").partition("/")[0]
     if part.text is not None:
@@ -95,7 +95,7 @@ _ENCODERS: tuple[tuple[type[Part], Callable[[Any], Params]], ...] = (
     (Image, _media),
     (Audio, _media),
     (Link, _link),
-    (Embedded, _embedded),
+    (Embedded, _encode_embedded),
 )
 
 # The members that each kind of block may have. The first complete choice counts.
@@ -127,12 +127,12 @@ def _part(block: Any) -> Content:
         return Text(f"[content of type {kind:.40}]")
     for members in choices:
         if all(isinstance(block.get(member), str) for member in members):
-            return _known(kind, block, members)
+            return _parse_known_block(kind, block, members)
     needed = " or ".join(map(" and ".join, choices))
     raise InvalidParams(f"Invalid params: a content block of type {kind} needs {needed}")
 
 
-def _known(kind: str, block: Params, members: tuple[str, ...]) -> Content:
+def _parse_known_block(kind: str, block: Params, members: tuple[str, ...]) -> Content:
     if kind == "text":
         return Text(block["text"])
     if members == ("uri",):
@@ -171,7 +171,7 @@ class ModelInfo:
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @classmethod
-    def read(cls, found: Params) -> ModelInfo:
+    def from_wire(cls, found: Params) -> ModelInfo:
         """What a host says about a model. A member that is missing or has the wrong type stays empty."""
         window, capabilities = found.get("contextWindow"), found.get("capabilities")
         name, vendor = (value if isinstance(value := found.get(member), str) else "" for member in ("id", "vendor"))
@@ -192,7 +192,7 @@ class Usage:
     output_tokens: int = 0
 
     @classmethod
-    def read(cls, found: Params) -> Usage:
+    def from_wire(cls, found: Params) -> Usage:
         """What a host reports; zero for what it leaves out."""
         spent, written = found.get("inputTokens"), found.get("outputTokens")
         return cls(spent if isinstance(spent, int) else 0, written if isinstance(written, int) else 0)
@@ -216,7 +216,7 @@ class TurnChannels:
     candidates: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, found: Params) -> TurnChannels:
+    def from_wire(cls, found: Params) -> TurnChannels:
         incoming, outgoing = read_optional_object(found, "incoming"), read_optional_object(found, "defaultOutgoing")
         candidates = found.get("candidates")
         message = None
@@ -243,7 +243,7 @@ class Turn:
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @classmethod
-    def read(cls, params: Params) -> Turn:
+    def from_wire(cls, params: Params) -> Turn:
         """The params of `context/beforeInference`. Raises InvalidParams if they are broken."""
         return cls(**_turn(params))
 
@@ -261,8 +261,8 @@ def _turn(params: Params) -> dict[str, Any]:
         "conversation_id": _optional_text(params, "conversationId") or "",
         "turn_index": index,
         "user_message": said,
-        "model": ModelInfo.read(model) if model is not None else None,
-        "channels": TurnChannels.read(channels) if is_object(channels) else None,
+        "model": ModelInfo.from_wire(model) if model is not None else None,
+        "channels": TurnChannels.from_wire(channels) if is_object(channels) else None,
         "raw": params,
     }
 
@@ -283,13 +283,13 @@ class FinishedTurn(Turn):
     usage: Usage | None = None
 
     @classmethod
-    def read(cls, params: Params) -> FinishedTurn:
+    def from_wire(cls, params: Params) -> FinishedTurn:
         """The params of `context/afterInference`. Raises InvalidParams if they are broken."""
         usage = read_optional_object(params, "usage")
         return cls(
             **_turn(params),
             assistant_message=read_text(params, "assistantMessage"),
-            usage=Usage.read(usage) if usage is not None else None,
+            usage=Usage.from_wire(usage) if usage is not None else None,
         )
 
 
@@ -312,7 +312,7 @@ class InferenceEnd:
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @classmethod
-    def read(cls, params: Params) -> InferenceEnd:
+    def from_wire(cls, params: Params) -> InferenceEnd:
         """The params of `inference/lifecycle`, or of `context/afterInference`, which has no phase.
 
         Only `inferenceId` must be there. Raises InvalidParams if something is broken.
@@ -323,7 +323,7 @@ class InferenceEnd:
         return cls(
             **{name: turn[name] for name in ("inference_id", "conversation_id", "turn_index", "model", "raw")},
             phase=phase,
-            usage=Usage.read(usage) if usage is not None and phase == "completed" else None,
+            usage=Usage.from_wire(usage) if usage is not None and phase == "completed" else None,
         )
 
 
@@ -405,7 +405,7 @@ class Receipt:
     inbox: str | None = None
 
     @classmethod
-    def read(cls, event_id: str, answer: Any, session: Session) -> Receipt:
+    def from_answer(cls, event_id: str, answer: Any, session: Session) -> Receipt:
         """A host's answer to `push/event`. Raises PeerError for one that is not an object."""
         if not is_object(answer):
             raise PeerError(f"the host's answer to {PUSH_METHOD} has the wrong shape", code=0)
@@ -462,8 +462,8 @@ def is_new_id(id: str) -> bool:
 # -- MCPL 0.5 §9: tags of events and messages: `ns:value` or `ns:key=value`. They describe; they permit nothing.
 
 
-MOST_TAGS: Final = 100
-LONGEST_TAG: Final = 256
+MAX_TAGS: Final = 100
+MAX_TAG_LENGTH: Final = 256
 
 CHAT: Final = frozenset(
     """addressed mention reply dm ambient broadcast to-self from-human from-bot from-self from-agent edited deleted
@@ -489,12 +489,12 @@ def check_tags(tags: Iterable[str]) -> list[str]:
     found = list(dict.fromkeys(given))
     for tag in found:
         match = _TAG.fullmatch(tag)
-        if match is None or len(tag) > LONGEST_TAG:
+        if match is None or len(tag) > MAX_TAG_LENGTH:
             raise UsageError(f"{tag!r:.80} cannot be a tag", fix="write namespace:value or namespace:key=value")
         if match[1] in RESERVED and not (match[1] == "chat" and tag.removeprefix("chat:") in CHAT):
             raise UsageError(f"tag {tag!r}: the namespace {match[1]!r} is reserved", fix="use a namespace of your own")
-    if len(found) > MOST_TAGS:
-        raise UsageError(f"{len(found)} tags are too many", fix=f"give at most {MOST_TAGS}")
+    if len(found) > MAX_TAGS:
+        raise UsageError(f"{len(found)} tags are too many", fix=f"give at most {MAX_TAGS}")
     return found
 
 
@@ -510,8 +510,8 @@ def add_implied_tags(tags: Iterable[str]) -> list[str]:
 
 def read_tags(value: Any) -> tuple[str, ...]:
     """The tags that a server sent, with those that follow from them. What is not a tag is left out."""
-    given = value[:MOST_TAGS] if is_array(value) else ()
-    known = (tag for tag in given if isinstance(tag, str) and len(tag) <= LONGEST_TAG and _TAG.fullmatch(tag))
+    given = value[:MAX_TAGS] if is_array(value) else ()
+    known = (tag for tag in given if isinstance(tag, str) and len(tag) <= MAX_TAG_LENGTH and _TAG.fullmatch(tag))
     return tuple(add_implied_tags(known))
 
 

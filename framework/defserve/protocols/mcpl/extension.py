@@ -24,9 +24,17 @@ from defserve.protocols.mcp.function import FindProvider
 from defserve.protocols.mcp.lifecycle import handshake_only
 from defserve.protocols.mcpl import peers, policies
 from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.manifest import advertised, announce
+from defserve.protocols.mcpl.manifest import announce, build_manifest
 from defserve.protocols.mcpl.peers import CURRENT, DangerousTool, call_of_notification
-from defserve.protocols.mcpl.policies import LiveTerms, agreed, is_pushed_to, is_stateless, policy, terms_of, vocabulary
+from defserve.protocols.mcpl.policies import (
+    LiveTerms,
+    get_live_terms,
+    is_pushed_to,
+    is_stateless,
+    policy,
+    terms_of,
+    vocabulary,
+)
 from defserve.protocols.mcpl.section import DeclareTool, InboxBinding, LiveServer, binding_of
 from defserve.protocols.mcpl.state.binding import without_state
 from defserve.protocols.mcpl.vocabulary import V05, CapabilityDenied, LiveRefusal
@@ -57,9 +65,9 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "channels/acknowledge": ("channels", "acknowledge"),
 }
 NOTIFICATIONS: Mapping[str, tuple[str, str]] = {
-    "context/afterInference": ("hooks", "ended"),
+    "context/afterInference": ("hooks", "on_after_inference"),
     "inference/lifecycle": ("hooks", "lifecycle"),
-    "channels/publish": ("channels", "published"),
+    "channels/publish": ("channels", "on_publish_notification"),
     "channels/typing": ("channels", "typing"),
     "notifications/typing": ("channels", "typing"),  # an older name, which some hosts still use
     "channels/outgoing/chunk": ("channels", "outgoing_chunk"),
@@ -107,9 +115,9 @@ class MCPL(Extension):
         for tool in [tool for tool in self._tools if (found := binding_of(tool)) and found.feature_set is removed]:
             self._tools.remove(tool.name)
         for section in self.sections:
-            section.removed(removed)
+            section.on_feature_set_removed(removed)
         if removed.whole:
-            self._afterwards(partial(self._tell, {"removed": [name]}))
+            self._afterwards(partial(self._notify_hosts, {"removed": [name]}))
 
     def _publish(self, made: Feature) -> None:
         """A set is declared whole: show it to hosts. Later they are told what has changed."""
@@ -117,7 +125,7 @@ class MCPL(Extension):
         made.told = made.wire(), made.wire(V05)
         if not made.removed and before != made.told:
             is_news = before is None or before[0] != made.told[0]
-            self._tell({"added": {made.name: made.told[0]}} if is_news else None)
+            self._notify_hosts({"added": {made.name: made.told[0]}} if is_news else None)
 
     def _afterwards(self, action: Callable[[], None]) -> None:
         """Do something when the code that declares is done, so that nobody sees half of it. From any thread."""
@@ -131,11 +139,11 @@ class MCPL(Extension):
             return
         next((engine for engine in ready if engine.on_loop()), ready[0]).afterwards(action)
 
-    def _tell(self, change: Params | None) -> None:
+    def _notify_hosts(self, change: Params | None) -> None:
         """Tell every host, in the words of its version. None: it is news for those of 0.5 alone. From any thread."""
 
-        def tell(session: Session) -> None:
-            live = agreed(session.terms)
+        def notify_host(session: Session) -> None:
+            live = get_live_terms(session.terms)
             if not session.ready or session.closed or live is None:
                 return
             if live.vocabulary.manifest:
@@ -144,7 +152,7 @@ class MCPL(Extension):
             elif change is not None:
                 session.notify("featureSets/changed", change)
 
-        self.server.for_each_session(tell)
+        self.server.for_each_session(notify_host)
 
     # -- negotiation -------------------------------------------------------------------------------------
 
@@ -164,7 +172,7 @@ class MCPL(Extension):
 
     def _manifest(self, offer: Offer, live: LiveTerms) -> Params:
         as_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
-        return advertised(self.sections, live.vocabulary, as_array=as_array)
+        return build_manifest(self.sections, live.vocabulary, as_array=as_array)
 
     def _announce(self, session: Session, live: LiveTerms) -> None:
         offer = session.terms.offer if session.terms is not None else None
@@ -181,30 +189,30 @@ class MCPL(Extension):
     # -- the plug ----------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, Handler]:
-        served = {name: self._served(name, *by) for name, by in METHODS.items()}
-        return {policies.UPDATE_METHOD: self._update, "mcpl/manifest": self._told_manifest, **served}
+        served = {name: self._make_handler(name, *by) for name, by in METHODS.items()}
+        return {policies.UPDATE_METHOD: self._update, "mcpl/manifest": self._handle_manifest, **served}
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
-            policies.UPDATE_METHOD: self._updated,
+            policies.UPDATE_METHOD: self._on_update_notification,
             "notifications/initialized": self._ready,
             "inference/chunk": self._chunk,
-            **{name: self._heard(name, *by) for name, by in NOTIFICATIONS.items()},
+            **{name: self._make_listener(name, *by) for name, by in NOTIFICATIONS.items()},
         }
 
-    def _served(self, name: str, section: str, method: str) -> Handler:
+    def _make_handler(self, name: str, section: str, method: str) -> Handler:
         async def run(call: Call, params: Params) -> Params:
             found, words = getattr(self.sections, section), vocabulary(call)
             # Until the section is made, perhaps while serving, the method is unknown.
             if found is None or name in words.removed:
                 raise MethodNotFound(f"Method not found: {call.method}")
-            if (gate := words.closed_gate(name, policy(call).grants)) is not None:
+            if (gate := words.find_closed_gate(name, policy(call).grants)) is not None:
                 raise CapabilityDenied(gate)
             return await getattr(found, method)(call, params)
 
         return run
 
-    def _heard(self, name: str, section: str, method: str) -> Listener:
+    def _make_listener(self, name: str, section: str, method: str) -> Listener:
         async def run(session: Session, params: Params) -> None:
             if (found := getattr(self.sections, section)) is not None and _may_hear(session, name, params):
                 await getattr(found, method)(session, params)
@@ -213,17 +221,17 @@ class MCPL(Extension):
 
     async def _ready(self, session: Session, params: Params) -> None:
         # A coroutine, because the sections start tasks.
-        if (live := agreed(session.terms)) is not None:
+        if (live := get_live_terms(session.terms)) is not None:
             self._announce(session, live)
         for section in self.sections:
             section.session_changed(session)
 
     def _chunk(self, session: Session, params: Params) -> None:
-        live, inference = agreed(session.terms), self.sections.inference
+        live, inference = get_live_terms(session.terms), self.sections.inference
         if live is None:
             return
         # Many of these come: no call is made for each.
-        if live.vocabulary.closed_gate("inference/chunk", live.policy.grants) is not None:
+        if live.vocabulary.find_closed_gate("inference/chunk", live.policy.grants) is not None:
             return
         if not (inference is not None and inference.chunk(session, params)) and session.sharer is not None:
             session.sharer.notify_elsewhere(params.get("requestId", ""), "inference/chunk", params, SENDER.get())
@@ -232,27 +240,27 @@ class MCPL(Extension):
         for section in self.sections:
             section.session_closed(session)
 
-    def kept(self, session: Session) -> Params:
-        live = agreed(session.terms)
-        found: Params = {"policy": policy} if live is not None and (policy := live.kept()) else {}
-        return found if self.sections.channels is None else found | self.sections.channels.kept(session)
+    def export_state(self, session: Session) -> Params:
+        live = get_live_terms(session.terms)
+        found: Params = {"policy": policy} if live is not None and (policy := live.export_state()) else {}
+        return found if self.sections.channels is None else found | self.sections.channels.export_state(session)
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
-        if (live := agreed(session.terms)) is None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
+        if (live := get_live_terms(session.terms)) is None:
             return
-        live.restore(kept.get("policy", {}))
+        live.import_state(kept.get("policy", {}))
         if self.sections.channels is not None:
-            self.sections.channels.restore(session, kept)
+            self.sections.channels.import_state(session, kept)
         if self.sections.push is not None and session.ready:
             self.sections.push.session_changed(session)  # its sources run in the process that owns it
 
-    async def received(self, verb: str, value: Any, only: Session | None = None) -> None:
+    async def deliver_published(self, verb: str, value: Any, only: Session | None = None) -> None:
         """Another process says something to everyone, by `OtherProcesses.publish`. `only`: who has missed it."""
-        if only is not None and agreed(only.terms) is None:
+        if only is not None and get_live_terms(only.terms) is None:
             return
         section = self.sections.need_push() if verb == "push" else self.sections.channels
         if section is not None:
-            await section.received(value, only)
+            await section.deliver_published(value, only)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         found = [lifespan for section in self.sections if (lifespan := section.lifespan()) is not None]
@@ -261,12 +269,12 @@ class MCPL(Extension):
     def around(self) -> Mapping[str, Wrapper]:
         return {"tools/call": self.sections.state.around_call} if self.sections.state is not None else {}
 
-    def declared_states(self) -> list[States[Any]]:
+    def list_states(self) -> list[States[Any]]:
         return list(self.sections.state or ())
 
-    def _told_manifest(self, call: Call, params: Params) -> Params:
+    def _handle_manifest(self, call: Call, params: Params) -> Params:
         """`mcpl/manifest` (0.5 §8): what was advertised, as it is now."""
-        live, offer = agreed(call.terms), call.terms.offer
+        live, offer = get_live_terms(call.terms), call.terms.offer
         if live is None or offer is None or call.method in live.vocabulary.removed:
             raise MethodNotFound(f"Method not found: {call.method}")
         if not offer.stateless and call.session.ready:
@@ -281,17 +289,17 @@ class MCPL(Extension):
         try:
             return policies.handle_update(live, params, call.session, [one for one in self.sets if one.whole])
         finally:
-            call.session.kept_changed()
+            call.session.mark_dirty()
             # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
             if call.session.engine.ready:
-                call.session.engine.soon(partial(self._changed, call.session))
+                call.session.engine.soon(partial(self._on_policy_changed, call.session))
 
-    def _updated(self, session: Session, params: Params) -> None:
-        if (live := agreed(session.terms)) is not None and may_act_for(SENDER.get(), session.identity):
+    def _on_update_notification(self, session: Session, params: Params) -> None:
+        if (live := get_live_terms(session.terms)) is not None and may_act_for(SENDER.get(), session.identity):
             policies.note_update(live, params, session)
-            self._changed(session)
+            self._on_policy_changed(session)
 
-    def _changed(self, session: Session) -> None:
+    def _on_policy_changed(self, session: Session) -> None:
         """A host has switched sets on or off: start and stop what runs for them, and tell it that its tools changed."""
         if session.closed:
             return
@@ -302,7 +310,7 @@ class MCPL(Extension):
 
     def stages(self) -> Stages:
         state = self.sections.state
-        return Stages(admit=self._admit, judge=self._judge, hold=state.hold if state is not None else None)
+        return Stages(admit=self._admit, judge=self._judge, hold=state.hold_state if state is not None else None)
 
     def _admit(self, call: Call, item: Any) -> None:
         CURRENT.set(call)
@@ -315,19 +323,19 @@ class MCPL(Extension):
         binding = binding_of(item)
         return None if binding is None or binding.scope is None else binding.scope.check(call, arguments)
 
-    def declared(self, item: Any) -> None:
+    def on_item_declared(self, item: Any) -> None:
         binding = binding_of(item)
         if binding is not None and binding.scope is not None:
-            binding.scope.read(item)
+            binding.scope.bind_tool(item)
         if self.sections.state is not None:
-            self.sections.state.read(item, binding)
+            self.sections.state.bind_item_state(item, binding)
 
     def bind_request(self, call: Call) -> Any:
         return self.sections.state.bind_request(call) if self.sections.state is not None else None
 
     def visible(self, call: Call, item: Any) -> bool:
         binding = binding_of(item)
-        return binding is None or binding.shown(call)
+        return binding is None or binding.is_visible(call)
 
     def view(self, call: Call) -> object:
         enabled = tuple(one.name for one in self.sets if one.is_switched_on(call))
@@ -372,7 +380,7 @@ def _may_hear(session: Session, method: str, params: Params) -> bool:
     call = call_of_notification(session, method, params)
     if call is None or method in (words := vocabulary(call)).removed:
         return False
-    if (gate := words.closed_gate(method, policy(call).grants)) is None:
+    if (gate := words.find_closed_gate(method, policy(call).grants)) is None:
         return True
     import logging
 

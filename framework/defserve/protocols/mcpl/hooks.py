@@ -20,7 +20,7 @@ from defserve.errors import InvalidParams, TimedOut, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.content import POSITIONS, FinishedTurn, InferenceEnd, Injection, Rewrite, Turn
 from defserve.protocols.mcpl.peers import CURRENT, call_of_notification, in_hook
-from defserve.protocols.mcpl.policies import agreed
+from defserve.protocols.mcpl.policies import get_live_terms
 from defserve.protocols.mcpl.section import LiveServer, Section, decorator
 from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
 from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT, OBSERVE, HookFailed
@@ -35,7 +35,7 @@ AFTER = "context/afterInference"
 LIFECYCLE = "inference/lifecycle"
 
 # What a hook asks hosts of 0.5 for if it declares no positions.
-LEAST_POSITIONS = tuple(position for position, path in INJECT.items() if path not in DENIED_BY_DEFAULT)
+DEFAULT_POSITIONS = tuple(position for position, path in INJECT.items() if path not in DENIED_BY_DEFAULT)
 
 
 class Observers:
@@ -65,7 +65,7 @@ class HookSection(Section):
         def register(function: Callable[..., Any]) -> None:
             hook = self._hook(feature_set, function, "before", replace(options, positions=positions))
             self._before = (*self._before, hook)
-            uses = positions if positions is not None else LEAST_POSITIONS
+            uses = positions if positions is not None else DEFAULT_POSITIONS
             feature_set.use(*([OBSERVE] if options.observe else []), *(INJECT[position] for position in uses))
 
         return decorator(function, register)
@@ -99,7 +99,7 @@ class HookSection(Section):
     ) -> Hook:
         return Hook(feature_set, function, self.server.find_provider, moment, options)
 
-    def removed(self, feature_set: Feature) -> None:
+    def on_feature_set_removed(self, feature_set: Feature) -> None:
         self._before = _without(self._before, feature_set)
         self._after = _without(self._after, feature_set)
         self._ended = _without(self._ended, feature_set)
@@ -121,7 +121,7 @@ class HookSection(Section):
         """`context/beforeInference`: what all enabled hooks inject. They run at once, each in a call of its own."""
         import asyncio
 
-        turn, hooks = Turn.read(params), _enabled(call, self._before)
+        turn, hooks = Turn.from_wire(params), _select_enabled(call, self._before)
         found = await asyncio.gather(*[_injections(hook, call, turn) for hook in hooks])
         # A set that was disabled in the meantime contributes nothing.
         ran = [(hook, injections) for hook, injections in zip(hooks, found, strict=True) if hook.may_run(call)]
@@ -136,31 +136,31 @@ class HookSection(Section):
 
     async def after(self, call: Call, params: Params) -> Params:
         """`context/afterInference` as a request: what the blocking hooks made of the answer."""
-        turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)
+        turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._after)
         left, rewrites = await _rewritten(call, turn, hooks)
         if not all(hook.blocking for hook in hooks):
-            call.engine.spawn(_counted(call.session, _observe(call, left, hooks)))
+            call.engine.spawn(_run_if_room(call.session, _observe(call, left, hooks)))
         if self._ended:
             call.engine.spawn(self._end(call, params))
-        metadata = _merged(rewrites)
-        result = _tag([hook.feature_set for hook, _ in rewrites], _enabled(call, hooks))
+        metadata = _merge_metadata(rewrites)
+        result = _tag([hook.feature_set for hook, _ in rewrites], _select_enabled(call, hooks))
         if left.assistant_message != turn.assistant_message:
             result["modifiedResponse"] = left.assistant_message
         if metadata:
             result["metadata"] = metadata
         return result
 
-    async def ended(self, session: Session, params: Params) -> None:
+    async def on_after_inference(self, session: Session, params: Params) -> None:
         """The same as a notification: nothing is answered, and blocking hooks only watch."""
         if (call := call_of_notification(session, AFTER, params)) is None:
             return
         try:
-            turn, hooks = FinishedTurn.read(params), _enabled(call, self._after)
+            turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._after)
         except InvalidParams:
             return  # a broken notification is never answered
         if self._ended:
             call.engine.spawn(self._end(call, params))
-        await _counted(session, _watch(call, turn, hooks))
+        await _run_if_room(session, _watch(call, turn, hooks))
 
     # -- ended -------------------------------------------------------------------------------------------
 
@@ -175,15 +175,15 @@ class HookSection(Section):
 
     async def _end(self, call: Call, params: Params) -> None:
         """Run the hooks for the end of an inference, the first time that it is told."""
-        if not (hooks := _enabled(call, self._ended)):
+        if not (hooks := _select_enabled(call, self._ended)):
             return
         try:
-            end = InferenceEnd.read(params)
+            end = InferenceEnd.from_wire(params)
         except InvalidParams as error:
             _log().warning("%s: %s", call.method, error.message)
             return
         if call.session.local(SeenInferences).end(end.inference_id):
-            await _counted(call.session, _show(call, end, hooks))
+            await _run_if_room(call.session, _show(call, end, hooks))
 
 
 # -- running ---------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
     try:
         items = [item for item in as_list(await hook.run(own, limits.hook)) if item is not None and item != ""]
         namespace = hook.feature_set.name.partition(".")[0]
-        allowed = _allowed_positions(hook, call)
+        allowed = _find_allowed_positions(hook, call)
         found = [
             (one if isinstance(one, Injection) else Injection(one)).wire(namespace, allowed[0] if allowed else "")
             for one in items
@@ -209,12 +209,12 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
     return [one for one in found if one["position"] in allowed]
 
 
-def _allowed_positions(hook: Hook, call: Call) -> tuple[str, ...]:
+def _find_allowed_positions(hook: Hook, call: Call) -> tuple[str, ...]:
     """Where a hook may inject; first the place of what names none."""
     if hook.positions is not None:
         return hook.positions
-    live = agreed(call.terms)
-    return LEAST_POSITIONS if live is not None and live.vocabulary.by_grant else tuple(INJECT)
+    live = get_live_terms(call.terms)
+    return DEFAULT_POSITIONS if live is not None and live.vocabulary.by_grant else tuple(INJECT)
 
 
 async def _rewritten(
@@ -268,7 +268,7 @@ async def _show(call: Call, turn: FinishedTurn | InferenceEnd, hooks: Sequence[H
     await asyncio.gather(*[show(hook) for hook in hooks if hook.may_run(call)])
 
 
-async def _counted(session: Session, work: Coroutine[Any, Any, None]) -> None:
+async def _run_if_room(session: Session, work: Coroutine[Any, Any, None]) -> None:
     """Run work in the background, unless too much of it runs already."""
     observers = session.local(Observers)
     if observers.count >= session.composition.limits.in_flight:
@@ -292,7 +292,7 @@ def _without(hooks: tuple[Hook, ...], feature_set: Feature) -> tuple[Hook, ...]:
     return tuple(hook for hook in hooks if hook.feature_set is not feature_set)
 
 
-def _enabled(call: Call, hooks: Sequence[Hook]) -> list[Hook]:
+def _select_enabled(call: Call, hooks: Sequence[Hook]) -> list[Hook]:
     return [hook for hook in hooks if hook.may_run(call)]
 
 
@@ -322,7 +322,7 @@ def _as_rewrite(given: Any) -> Rewrite | None:
     raise UsageError(f"a blocking hook gave {given!r:.80}", fix="return str, Rewrite(text, metadata=…) or None")
 
 
-def _merged(rewrites: Sequence[tuple[Hook, Rewrite]]) -> Params:
+def _merge_metadata(rewrites: Sequence[tuple[Hook, Rewrite]]) -> Params:
     """The metadata of all rewrites. Lists of one name are joined; of other values the last counts."""
     merged: Params = {}
     for _, rewrite in rewrites:
@@ -459,7 +459,7 @@ def _turn_of(call: Call) -> Turn | InferenceEnd | None:
 
 
 REMEMBERED: Final = 1_000
-LONGEST_ID: Final = 256
+MAX_ID_LENGTH: Final = 256
 
 
 class SeenInferences:
@@ -471,16 +471,16 @@ class SeenInferences:
         self._ended: OrderedDict[str, bool] = OrderedDict()
 
     def begin(self, id: str) -> None:
-        self._note(id, self._ended.get(id[:LONGEST_ID], False))
+        self._note(id, self._ended.get(id[:MAX_ID_LENGTH], False))
 
     def end(self, id: str) -> bool:
         """Whether this is the first end of an inference. Its beginning may have been missed."""
-        is_first = not self._ended.get(id[:LONGEST_ID], False)
+        is_first = not self._ended.get(id[:MAX_ID_LENGTH], False)
         self._note(id, True)
         return is_first
 
     def _note(self, id: str, ended: bool) -> None:
-        self._ended[id[:LONGEST_ID]] = ended
-        self._ended.move_to_end(id[:LONGEST_ID])
+        self._ended[id[:MAX_ID_LENGTH]] = ended
+        self._ended.move_to_end(id[:MAX_ID_LENGTH])
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)

@@ -39,13 +39,13 @@ class InferenceSection(Section):
         await peers.find(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
-            return await _sampled(peer.call, feature_set, request)
+            return await _sample_inference(peer.call, feature_set, request)
         asking = _ask(peer, feature_set, request.wire(feature_set.name, stream=False), request.timeout)
         return await peers.on_its_loop(peer.session, asking)
 
     def stream(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> InferenceStream:
         _refuse_in_hook()
-        return InferenceStream(lambda: self._streamed(feature_set, request, to))
+        return InferenceStream(lambda: self._iter_inference(feature_set, request, to))
 
     def can(self, peer: peers.Peer) -> bool:
         """Whether some set can infer with this peer."""
@@ -75,15 +75,15 @@ class InferenceSection(Section):
         here = peers.current() if to is None else None
         if here is not None and not here.calls_back:
             return here
-        return peers.addressed(self.server, "infer", to, lambda peer: _obstacle(peer, feature_set))[0]
+        return peers.select_peers(self.server, "infer", to, lambda peer: _obstacle(peer, feature_set))[0]
 
-    async def _streamed(
+    async def _iter_inference(
         self, feature_set: Feature, request: InferenceParams, to: peers.To
     ) -> AsyncGenerator[str | Inference, None]:
         await peers.find(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
-            whole = await _sampled(peer.call, feature_set, request)
+            whole = await _sample_inference(peer.call, feature_set, request)
             yield whole.content
             yield whole
             return
@@ -92,12 +92,12 @@ class InferenceSection(Section):
         chunks = InferenceChunks(peer.session.composition.limits.response)
         streams, ids = peer.session.local(OpenStreams), list[Id]()
 
-        def numbered(id: Id) -> None:
+        def register_stream(id: Id) -> None:
             ids.append(id)
             streams.by_id[id] = chunks
 
         params = request.wire(feature_set.name, stream=_sends_chunks(peer, feature_set))
-        asking: Coroutine[Any, Any, Inference] = _ask(peer, feature_set, params, request.timeout, numbered)
+        asking: Coroutine[Any, Any, Inference] = _ask(peer, feature_set, params, request.timeout, register_stream)
         answer = asyncio.get_running_loop().create_task(asking)
         answer.add_done_callback(chunks.wake)
         received = False
@@ -123,7 +123,7 @@ async def model_info(call: Call, timeout: float) -> ModelInfo:
     answer = await peer.request(MODEL_INFO, {}, timeout=timeout)
     if not is_object(answer) or not isinstance(answer.get("id"), str):
         raise PeerError(f"the host's answer to {MODEL_INFO} has the wrong shape")
-    return ModelInfo.read(answer)
+    return ModelInfo.from_wire(answer)
 
 
 def can_model_info(peer: peers.Peer) -> bool:
@@ -143,12 +143,12 @@ async def _ask(
 ) -> Inference:
     if (problem := _obstacle(peer, feature_set)) is not None:
         raise problem
-    return Inference.read(
+    return Inference.from_answer(
         await peer.try_request("inferenceRequest", INFERENCE_METHOD, params, timeout=timeout, numbered=numbered)
     )
 
 
-async def _sampled(call: Call, feature_set: Feature, request: InferenceParams) -> Inference:
+async def _sample_inference(call: Call, feature_set: Feature, request: InferenceParams) -> Inference:
     from defserve.protocols.mcp.asking import client_requests
     from defserve.protocols.mcp.asking.client_features import SampleOptions
 
@@ -214,7 +214,7 @@ class Inference:
         return self.content
 
     @classmethod
-    def read(cls, answer: Any) -> Inference:
+    def from_answer(cls, answer: Any) -> Inference:
         """A host's answer to `inference/request`. Raises PeerError for one without content."""
         written = answer.get("content") if is_object(answer) else None
         if is_array(written):  # some hosts answer in blocks
@@ -226,7 +226,7 @@ class Inference:
             written,
             model if isinstance(model, str) else "",
             HOST_REASONS.get(reason, reason) if isinstance(reason, str) else None,
-            Usage.read(usage) if is_object(usage) else None,
+            Usage.from_wire(usage) if is_object(usage) else None,
         )
 
     @classmethod

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 OUTSIDE = "tools"
 
 
-def advertised(sections: Sections, vocabulary: Vocabulary, *, as_array: bool) -> Params:
+def build_manifest(sections: Sections, vocabulary: Vocabulary, *, as_array: bool) -> Params:
     """What a host is told. `as_array`: it wants its feature sets as an array."""
     sets = [one for one in sections.server.sets if one.whole]
     described = {one.name: wire for one in sets if (wire := one.wire(vocabulary))["uses"]}
     used = {use for one in sets for use in one.uses}
-    claims = claimed(vocabulary.spelled(used)) if vocabulary.by_grant else _claimed_04(sections, used)
+    claims = nest_claims(vocabulary.spell_uses(used)) if vocabulary.by_grant else _build_claims_04(sections, used)
     listed = [{"name": name, **wire} for name, wire in described.items()] if as_array else described
     manifest: Params = {"version": vocabulary.version, **claims, "featureSets": listed}
     if vocabulary.manifest:
@@ -42,7 +42,7 @@ def advertised(sections: Sections, vocabulary: Vocabulary, *, as_array: bool) ->
     return manifest
 
 
-def claimed(paths: Iterable[str]) -> Params:
+def nest_claims(paths: Iterable[str]) -> Params:
     """Capability paths as nested members; `true` claims everything below a member."""
     claims: Params = {}
     for path in paths:
@@ -59,8 +59,8 @@ def claimed(paths: Iterable[str]) -> Params:
     return claims
 
 
-def _claimed_04(sections: Sections, used: set[str]) -> Params:
-    named = V04.spelled(used)
+def _build_claims_04(sections: Sections, used: set[str]) -> Params:
+    named = V04.spell_uses(used)
     parts: dict[str, Any] = {
         "pushEvents": "pushEvents" in named,
         "contextHooks": sections.hooks and sections.hooks.capability(),
@@ -86,7 +86,7 @@ def announce(session: Session, live: LiveTerms, manifest: Callable[[], Params]) 
     if (revision := now.get("revision")) is None or revision == before.get("revision"):
         return
     try:
-        domains = changed_domains(before, now)
+        domains = find_changed_domains(before, now)
     except NoDigest:
         return
     session.notify(CHANGED, {"revision": revision, "domains": domains})
@@ -127,7 +127,7 @@ def canonical_manifest(manifest: Any) -> bytes:
         raise NoDigest(str(error)) from None
 
 
-def changed_domains(before: Params, after: Params) -> list[str]:
+def find_changed_domains(before: Params, after: Params) -> list[str]:
     """Which parts differ. A part that is missing differs from one that is empty. Raises NoDigest."""
     old, new = _parts(before), _parts(after)
     return [domain for domain in DOMAINS if old[domain] != new[domain]]
@@ -176,19 +176,19 @@ def _normal(manifest: Params) -> Params:
 def _normal_set(one: Any) -> Any:
     if not is_object(one):
         return one
-    normal = _sorted_in(one, "uses")
+    normal = _sort_member(one, "uses")
     ontology = normal.get("tagOntology")
     if is_object(ontology):
-        ontology = _sorted_in(ontology, "coreTags")
+        ontology = _sort_member(ontology, "coreTags")
         if is_object(tags := ontology.get("tags")):
             ontology["tags"] = {
-                name: _sorted_in(tag, "implies") if is_object(tag) else tag for name, tag in tags.items()
+                name: _sort_member(tag, "implies") if is_object(tag) else tag for name, tag in tags.items()
             }
         normal["tagOntology"] = ontology
     return normal
 
 
-def _sorted_in(found: Params, member: str) -> Params:
+def _sort_member(found: Params, member: str) -> Params:
     return {**found, member: sorted(set(found[member]), key=str.encode)} if _is_texts(found.get(member)) else {**found}
 
 

@@ -18,7 +18,14 @@ from defserve.core.messages import Id, Notification, Params
 from defserve.core.peer import SENDER
 from defserve.core.session import Session
 from defserve.errors import MethodNotFound, NoBackChannel, PeerError, PeerGone, UsageError
-from defserve.protocols.mcpl.policies import EVERYTHING_ENABLED, FeaturePolicy, LiveTerms, agreed, is_strangers, policy
+from defserve.protocols.mcpl.policies import (
+    EVERYTHING_ENABLED,
+    FeaturePolicy,
+    LiveTerms,
+    get_live_terms,
+    is_strangers,
+    policy,
+)
 from defserve.protocols.mcpl.vocabulary import AmbiguousPeer, UnknownFeatureSet
 
 if TYPE_CHECKING:
@@ -57,7 +64,7 @@ class Peer:
     @property
     def live(self) -> LiveTerms | None:
         """What was agreed; None if the host does not speak MCPL."""
-        return agreed(self.terms)
+        return get_live_terms(self.terms)
 
     @property
     def policy(self) -> FeaturePolicy:
@@ -82,7 +89,7 @@ class Peer:
         asking = self.session.request(
             method, params, relates_to=call, timeout=timeout, numbered=numbered, identity=self.identity
         )
-        return await (call.asked(asking) if call is not None else asking)
+        return await (call.wait_for_answer(asking) if call is not None else asking)
 
     async def try_request(
         self,
@@ -135,7 +142,7 @@ def obstacle(peer: Peer, feature_set: Feature, verb: str, path: str) -> Exceptio
     return None
 
 
-def addressed(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
+def select_peers(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
     """The peers that a verb speaks to: exactly one, or for `everyone` all that can be reached, perhaps none.
 
     Raises the obstacle of the one peer that is meant (FeatureDisabled, NoBackChannel, PeerGone), AmbiguousPeer if
@@ -283,7 +290,7 @@ def call_of_notification(session: Session, method: str, params: Params) -> Call 
     composition = session.composition
     offer = composition.offer_in(Notification(method, params, {}))
     terms = composition.agree(offer) if offer is not None else session.terms
-    if terms is None or agreed(terms) is None:
+    if terms is None or get_live_terms(terms) is None:
         return None
     call = Call(session, "", method, params, {}, terms)
     call.settled, call.task, call.identity = True, asyncio.current_task(), SENDER.get()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 POLICY_KEY = VENDOR + "featureSets"
 EFFECTIVE = "effectiveCapabilities"
-MOST_BYTES = 1024 * 1024
+MAX_POLICY_BYTES = 1024 * 1024
 
 
 class ActingSet(Protocol):
@@ -58,7 +58,7 @@ class FeaturePolicy:
         """Whether the host has said anything about its policy."""
         return self.revision > 0
 
-    def enabled(self, name: str) -> bool:
+    def is_enabled(self, name: str) -> bool:
         """Whether a set may act. The latest update that covers its name decides; within one, the most specific."""
         for pattern in covering(name):
             if pattern in self._decided:
@@ -67,11 +67,11 @@ class FeaturePolicy:
 
     def allows(self, feature_set: ActingSet) -> bool:
         """Whether a set may act."""
-        return self.enabled(feature_set.name)
+        return self.is_enabled(feature_set.name)
 
     def refusal(self, feature_set: ActingSet) -> FeatureDisabled | None:
         """Why a set may not act; None if it may."""
-        return None if self.enabled(feature_set.name) else FeatureDisabled(feature_set.name)
+        return None if self.is_enabled(feature_set.name) else FeatureDisabled(feature_set.name)
 
     def grants(self, path: str) -> bool:
         """Whether the host permits a capability. Only policies of 0.5 say so."""
@@ -92,21 +92,21 @@ class FeaturePolicy:
         wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
         decided = {name: word for name, word in self._decided.items() if not name.startswith(wildcards)}
         decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # a name in both lists is off
-        if len(decided) > MOST_NAMES or len(scopes) > MOST_NAMES:
-            raise InvalidParams(f"Invalid params: more than {MOST_NAMES} feature sets")
+        if len(decided) > MAX_NAMES or len(scopes) > MAX_NAMES:
+            raise InvalidParams(f"Invalid params: more than {MAX_NAMES} feature sets")
         patterns = (text for lists in scopes.values() for part in lists for text in part)
-        if sum(map(len, (*decided, *scopes, *patterns))) > MOST_BYTES:
-            raise InvalidParams(f"Invalid params: the policy is longer than {MOST_BYTES} bytes")
+        if sum(map(len, (*decided, *scopes, *patterns))) > MAX_POLICY_BYTES:
+            raise InvalidParams(f"Invalid params: the policy is longer than {MAX_POLICY_BYTES} bytes")
         self._decided, self._scopes = decided, scopes
         self.revision += 1
         self.approved = {}
 
-    def kept(self) -> Params:
+    def export_state(self) -> Params:
         """What another process must know to judge by it, as a JSON value."""
         scopes = {name: [list(part) for part in lists] for name, lists in self._scopes.items()}
         return {"decided": self._decided, "scopes": scopes}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
+    def import_state(self, kept: Mapping[str, Any]) -> None:
         """Judge by what another process has `kept`."""
         self._decided = dict(kept["decided"])
         self._scopes = {name: ScopeLists(*map(tuple, lists)) for name, lists in kept["scopes"].items()}
@@ -150,8 +150,8 @@ def _scopes(found: Any) -> dict[str, ScopeLists]:
 # `channels.publish`, and the name of a parent covers nothing below it.
 
 
-MOST_NAMES: Final = 1_000
-LONGEST_PATTERN: Final = 1_024
+MAX_NAMES: Final = 1_000
+MAX_PATTERN_LENGTH: Final = 1_024
 
 
 def names_in(params: Params, member: str) -> list[str]:
@@ -165,7 +165,7 @@ def names_in(params: Params, member: str) -> list[str]:
 def few_names_in(params: Params, member: str) -> list[str]:
     """The same, for a list that is kept: it must have few names, and short ones."""
     names = names_in(params, member)
-    if len(names) > MOST_NAMES or any(len(name) > LONGEST_PATTERN for name in names):
+    if len(names) > MAX_NAMES or any(len(name) > MAX_PATTERN_LENGTH for name in names):
         raise InvalidParams(f"Invalid params: {member} has too many names, or too long ones")
     return names
 
@@ -195,7 +195,7 @@ class GrantPolicy(FeaturePolicy):
     def is_said(self) -> bool:
         return self.ready
 
-    def enabled(self, name: str) -> bool:
+    def is_enabled(self, name: str) -> bool:
         """Whether the host has not left a set out by its name. The names are ours, so as many are remembered."""
         if (known := self._known.get(name)) is None:
             selected = self._selected is None or any(covers(pattern, name) for pattern in self._selected)
@@ -208,13 +208,13 @@ class GrantPolicy(FeaturePolicy):
 
     def allows(self, feature_set: ActingSet) -> bool:
         paths = feature_set.paths
-        return self.enabled(feature_set.name) and self.granted >= paths and bool(paths or self._is_complete)
+        return self.is_enabled(feature_set.name) and self.granted >= paths and bool(paths or self._is_complete)
 
     def refusal(self, feature_set: ActingSet) -> FeatureDisabled | None:
         if self.allows(feature_set):
             return None
         missing = self.missing(feature_set)
-        if missing and (not self.ready or self.enabled(feature_set.name)):
+        if missing and (not self.ready or self.is_enabled(feature_set.name)):
             return CapabilityDenied(missing[0], feature_set.name)
         return FeatureDisabled(feature_set.name)
 
@@ -231,7 +231,7 @@ class GrantPolicy(FeaturePolicy):
         Without `may_enable`, nothing is granted either.
         """
         self.clear()
-        granted = granted_paths(params) if may_enable else frozenset[str]()
+        granted = read_granted_paths(params) if may_enable else frozenset[str]()
         selected, disabled = few_names_in(params, "enabled"), few_names_in(params, "disabled")
         self._selected = tuple(selected) if params.get("enabled") is not None else None
         self._disabled, self._known = tuple(disabled), {}
@@ -240,17 +240,17 @@ class GrantPolicy(FeaturePolicy):
     def reduce(self, params: Params) -> None:
         """Apply what a notification may change: more sets are disabled. Raises InvalidParams."""
         disabled = tuple(dict.fromkeys((*self._disabled, *few_names_in(params, "disabled"))))
-        if len(disabled) > MOST_NAMES:
+        if len(disabled) > MAX_NAMES:
             self.clear()  # what cannot be remembered must not be forgotten
-            raise InvalidParams(f"Invalid params: more than {MOST_NAMES} disabled feature sets")
+            raise InvalidParams(f"Invalid params: more than {MAX_NAMES} disabled feature sets")
         self._disabled, self._known = disabled, {}
         self.revision += 1
 
-    def kept(self) -> Params:
+    def export_state(self) -> Params:
         granted = sorted(self.granted) if self.ready else None
         return {"granted": granted, "selected": self._selected, "disabled": self._disabled}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
+    def import_state(self, kept: Mapping[str, Any]) -> None:
         self.clear()
         if kept["granted"] is not None:
             self._selected = tuple(kept["selected"]) if kept["selected"] is not None else None
@@ -297,15 +297,15 @@ class LiveTerms:
             self.policy = GrantPolicy(self.vocabulary)
         return self.policy
 
-    def kept(self) -> Params:
+    def export_state(self) -> Params:
         """The policy, for another process."""
         by_grant = isinstance(self.policy, GrantPolicy)
-        return {"by_grant": by_grant, **self.policy.kept()} if by_grant or self.policy.is_said else {}
+        return {"by_grant": by_grant, **self.policy.export_state()} if by_grant or self.policy.is_said else {}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
+    def import_state(self, kept: Mapping[str, Any]) -> None:
         """The policy that another process has `kept`."""
         if kept:
-            (self.adopt() if kept["by_grant"] else self.policy).restore(kept)
+            (self.adopt() if kept["by_grant"] else self.policy).import_state(kept)
 
     def offers(self, path: str) -> bool:
         """Whether the host can be asked: `pushEvents`, `inferenceRequest`, `channels.incoming`, …
@@ -344,7 +344,7 @@ class LiveTerms:
 UNSPOKEN: Final = ("channels", "inferenceRequest")
 
 
-def offered(offer: Offer) -> Mapping[str, Any] | None:
+def read_mcpl_offer(offer: Offer) -> Mapping[str, Any] | None:
     """What a host offers for MCPL; None if it offers nothing, or a version that we do not speak."""
     experimental = offer.capabilities.get("experimental")
     found = experimental.get("mcpl") if is_object(experimental) else None
@@ -353,12 +353,12 @@ def offered(offer: Offer) -> Mapping[str, Any] | None:
 
 def terms_of(offer: Offer, strict: bool) -> LiveTerms | None:
     """The terms for a host that made this offer; None if it does not speak MCPL."""
-    found = offered(offer)
+    found = read_mcpl_offer(offer)
     vocabulary = vocabulary_of(found.get("version")) if found is not None else None
     return LiveTerms(found, vocabulary, strict) if found is not None and vocabulary is not None else None
 
 
-def agreed(terms: Terms | None) -> LiveTerms | None:
+def get_live_terms(terms: Terms | None) -> LiveTerms | None:
     """What was agreed with a host; None if it does not speak MCPL."""
     found = terms.states.get("mcpl") if terms is not None else None
     return found if isinstance(found, LiveTerms) else None
@@ -366,7 +366,7 @@ def agreed(terms: Terms | None) -> LiveTerms | None:
 
 def policy(call: Call) -> FeaturePolicy:
     """What the host of this call has enabled."""
-    if (live := agreed(call.terms)) is None:
+    if (live := get_live_terms(call.terms)) is None:
         return EVERYTHING_ENABLED
     if not is_stateless(call):
         return live.policy
@@ -382,7 +382,7 @@ def policy(call: Call) -> FeaturePolicy:
 
 def vocabulary(call: Call) -> Vocabulary:
     """The vocabulary of the host of this call."""
-    live = agreed(call.terms)
+    live = get_live_terms(call.terms)
     return live.vocabulary if live is not None else V04
 
 
@@ -394,7 +394,7 @@ def is_strangers(session: Session) -> bool:
 
 def is_pushed_to(call: Call) -> bool:
     """Whether the host of this call is sent push events."""
-    live = agreed(call.terms)
+    live = get_live_terms(call.terms)
     return live is not None and live.offers("pushEvents") and call.terms.profile.calls_back
 
 
@@ -454,7 +454,7 @@ def policy_receipt(live: LiveTerms, policy: GrantPolicy, sets: Iterable[Feature]
     refused: dict[str, None] = {}
     for one in sets:
         # A host cannot select a set that it was not told of, because nothing of it works there.
-        if policy.is_disabled(one.name) or (one.paths and not policy.enabled(one.name)):
+        if policy.is_disabled(one.name) or (one.paths and not policy.is_enabled(one.name)):
             continue
         lost = [use for use in one.uses if use in live.vocabulary.lost]
         missing = policy.missing(one)
@@ -480,19 +480,19 @@ def covers(pattern: str, path: str) -> bool:
     return len(wanted) == len(given) and all(one in ("*", other) for one, other in zip(wanted, given, strict=True))
 
 
-def covered(patterns: Iterable[str], paths: Iterable[str] = PATHS) -> frozenset[str]:
+def match_paths(patterns: Iterable[str], paths: Iterable[str] = PATHS) -> frozenset[str]:
     """The paths that some of the patterns cover."""
     given = frozenset(patterns)
     wild = [pattern for pattern in given if "*" in pattern]
     return frozenset(path for path in paths if path in given or any(covers(pattern, path) for pattern in wild))
 
 
-def granted_paths(params: Params) -> frozenset[str]:
+def read_granted_paths(params: Params) -> frozenset[str]:
     """The paths that the params of a request-form `featureSets/update` grant; unknown ones are left out.
 
     Raises InvalidParams if a list is broken, or if a path is both granted and denied.
     """
-    granted = covered(few_names_in(params, "effectiveCapabilities"))
-    if both := granted & covered(few_names_in(params, "deniedCapabilities")):
+    granted = match_paths(few_names_in(params, "effectiveCapabilities"))
+    if both := granted & match_paths(few_names_in(params, "deniedCapabilities")):
         raise InvalidParams(f"Invalid params: {min(both)} is in effectiveCapabilities and in deniedCapabilities")
     return granted

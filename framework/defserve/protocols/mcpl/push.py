@@ -21,7 +21,7 @@ from defserve.binding.signature import name_of, where
 from defserve.core.call import Call
 from defserve.core.engine import Task
 from defserve.core.messages import INTERNAL_ERROR, Params
-from defserve.core.peer import LONGEST_TRACEBACK
+from defserve.core.peer import MAX_TRACEBACK_LENGTH
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # For one session: events that wait for an answer at the same time, and the bytes of the receipts that are remembered.
 UNDER_WAY = 64
-MOST_BYTES, RECEIPT_BYTES = 2 * 1024 * 1024, 256
+MAX_RECEIPT_CACHE_BYTES, RECEIPT_BYTES = 2 * 1024 * 1024, 256
 
 # For events to everyone: how many may wait for one session, and how long a source waits for the sessions that keep up.
 BACKLOG = 256
@@ -71,9 +71,9 @@ class SessionPushes:
     def __init__(self) -> None:
         self.room, self.turn = asyncio.Semaphore(UNDER_WAY), asyncio.Lock()
         self.under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
-        self._accepted = ByteCache[Receipt](MOST_BYTES)
+        self._accepted = ByteCache[Receipt](MAX_RECEIPT_CACHE_BYTES)
 
-    async def accepted(self, key: tuple[str, str]) -> Receipt | None:
+    async def wait_for_receipt(self, key: tuple[str, str]) -> Receipt | None:
         """The receipt of an event that the host has accepted already. Waits for one that is under way."""
         while (first := self.under_way.get(key)) is not None:
             await asyncio.wait((first,))
@@ -81,7 +81,7 @@ class SessionPushes:
 
     def remember(self, key: tuple[str, str], receipt: Receipt) -> None:
         texts = (*key, receipt.inference_id or "", receipt.reason or "")
-        self._accepted.put(key, receipt, RECEIPT_BYTES + sum(map(len, texts)))
+        self._accepted.store_value(key, receipt, RECEIPT_BYTES + sum(map(len, texts)))
 
 
 class PushSection(Section):
@@ -96,7 +96,7 @@ class PushSection(Section):
     def __init__(self, server: LiveServer) -> None:
         super().__init__(server)
         self.delays = DELAYS
-        self.sources = EventSources(self._yielded, self._may_run)
+        self.sources = EventSources(self._push_from_source, self._may_run)
         self._sending = BackgroundTasks()
 
     # -- the verb ----------------------------------------------------------------------------------------
@@ -109,18 +109,18 @@ class PushSection(Section):
         if to is peers.everyone and self.server.others is not None:
             self.server.others.publish(PUSH, wire)
         try:
-            found = peers.addressed(self.server, "push", to, lambda peer: _obstacle(peer, feature_set))
+            found = peers.select_peers(self.server, "push", to, lambda peer: _obstacle(peer, feature_set))
         except NoBackChannel:
             reader = peers.inbox_reader(to)
             if feature_set.inbox is None or reader is None:
                 raise
-            return _kept(feature_set, wire, reader)
+            return _store_in_inbox(feature_set, wire, reader)
         if to is not peers.everyone:
-            return await self._delivered(found[0], feature_set, wire)
+            return await self._deliver_on_loop(found[0], feature_set, wire)
         receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
-        return receipts if feature_set.inbox is None else [*receipts, _kept(feature_set, wire, None)]
+        return receipts if feature_set.inbox is None else [*receipts, _store_in_inbox(feature_set, wire, None)]
 
-    async def received(self, wire: Params, only: Session | None) -> None:
+    async def deliver_published(self, wire: Params, only: Session | None) -> None:
         """Another process pushes an event to everyone: the sessions that this one owns get it, or `only` one."""
         if (feature_set := self.server.sets.get(wire["featureSet"])) is None:
             return
@@ -141,16 +141,16 @@ class PushSection(Section):
 
     async def _outcome(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         try:
-            return await self._delivered(peer, feature_set, wire)
+            return await self._deliver_on_loop(peer, feature_set, wire)
         except (PeerError, Refused) as error:
             return Receipt(wire["eventId"], False, reason=str(error), session=peer.session)
 
-    async def _delivered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _deliver_on_loop(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
 
     async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
-        if (before := await events.accepted(key)) is not None:
+        if (before := await events.wait_for_receipt(key)) is not None:
             return before
         decided = events.under_way[key] = asyncio.get_running_loop().create_future()
         try:
@@ -197,12 +197,12 @@ class PushSection(Section):
                 return Receipt(wire["eventId"], True, session=peer.session)
             try:
                 answer = await peer.request(PUSH_METHOD, told, timeout=peer.session.composition.limits.callback)
-                receipt = Receipt.read(wire["eventId"], answer, peer.session)
+                receipt = Receipt.from_answer(wire["eventId"], answer, peer.session)
                 # A host that calls what we repeated a duplicate has taken it the first time.
                 return replace(receipt, accepted=True) if is_repeated and receipt.reason == DUPLICATE else receipt
             except PeerError as error:
                 if delay is None or not _may_succeed_later(error):
-                    raise _typed(error, feature_set) from error
+                    raise _to_typed_error(error, feature_set) from error
             is_repeated = True
             await asyncio.sleep(delay)
         raise AssertionError("the last delay is None")
@@ -218,7 +218,7 @@ class PushSection(Section):
         self.sources.declared.append(EventSource(feature_set, function, per))
         self._follow_all()
 
-    async def _yielded(self, feature_set: Feature, found: Any, session: Session | None) -> None:
+    async def _push_from_source(self, feature_set: Feature, found: Any, session: Session | None) -> None:
         event = found if isinstance(found, Event) else Event(found)
         if session is not None:
             await self.push(feature_set, event, session)
@@ -238,7 +238,7 @@ class PushSection(Section):
 
         A slow session delays nobody; with a full backlog it misses the event.
         """
-        found = peers.addressed(self.server, "push", peers.everyone, lambda peer: _obstacle(peer, feature_set))
+        found = peers.select_peers(self.server, "push", peers.everyone, lambda peer: _obstacle(peer, feature_set))
         begun: list[asyncio.Task[Receipt]] = []
         prompt: list[asyncio.Task[Receipt]] = []
         for peer in found:
@@ -259,7 +259,7 @@ class PushSection(Section):
             if not waiting:
                 prompt.append(sending)
         if feature_set.inbox is not None:
-            feature_set.inbox.keep(wire, to)
+            feature_set.inbox.store_event(wire, to)
         return begun, prompt
 
     def _may_run(self, feature_set: Feature, session: Session) -> bool:
@@ -271,7 +271,7 @@ class PushSection(Section):
     def session_closed(self, session: Session) -> None:
         self.sources.follow(session)
 
-    def removed(self, feature_set: Feature) -> None:
+    def on_feature_set_removed(self, feature_set: Feature) -> None:
         self._follow_all()
 
     def _follow_all(self) -> None:
@@ -294,16 +294,16 @@ def _may_succeed_later(error: PeerError) -> bool:
     return isinstance(error, PeerTimeout) or (type(error) is PeerError and error.code == INTERNAL_ERROR)
 
 
-def _typed(error: PeerError, feature_set: Feature) -> Exception:
+def _to_typed_error(error: PeerError, feature_set: Feature) -> Exception:
     if error.code == CapabilityDenied.code:
         return CapabilityDenied("pushEvents", feature_set.name)
     kind = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}.get(error.code)
     return kind(feature_set.name) if kind is not None else error
 
 
-def _kept(feature_set: Feature, wire: Params, principal: str | None) -> Receipt:
+def _store_in_inbox(feature_set: Feature, wire: Params, principal: str | None) -> Receipt:
     assert feature_set.inbox is not None
-    feature_set.inbox.keep(wire, principal)
+    feature_set.inbox.store_event(wire, principal)
     return Receipt(wire["eventId"], True, inbox=feature_set.inbox.uri)
 
 
@@ -402,7 +402,7 @@ class EventSources:
                 async with aclosing(source.begin(session)) as events:
                     async for event in events:
                         crashes = 0
-                        if not await self._sent(source, event, session):
+                        if not await self._send_event(source, event, session):
                             return
                 return
             except Exception as error:
@@ -410,7 +410,7 @@ class EventSources:
             await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
             crashes += 1
 
-    async def _sent(self, source: EventSource, event: Any, session: Session | None) -> bool:
+    async def _send_event(self, source: EventSource, event: Any, session: Session | None) -> bool:
         """Send an event. False if the host has left or has disabled the set."""
         try:
             await self._push(source.feature_set, event, session)
@@ -428,7 +428,7 @@ def _log_crash(source: EventSource, error: Exception) -> None:
 
     from defserve.base.redaction import redact_text
 
-    told = redact_text("".join(traceback.format_exception(error)), limit=LONGEST_TRACEBACK, multiline=True)
+    told = redact_text("".join(traceback.format_exception(error)), limit=MAX_TRACEBACK_LENGTH, multiline=True)
     logging.getLogger("defserve").error("events %s crashed; it is started again\n%s", name_of(source.function), told)
 
 
@@ -451,7 +451,7 @@ class PendingEvents:
         self.events: deque[tuple[int, Params]] = deque()
         self.lost = lost
 
-    def put(self, number: int, event: Params) -> None:
+    def append_event(self, number: int, event: Params) -> None:
         self.events.append((number, event))
         if len(self.events) > EVENTS:
             self.lost = self.events.popleft()[0]
@@ -467,11 +467,11 @@ class EventInbox:
         self._last, self._lost, self._lock = 0, 0, Lock()
         self._updated: Callable[[str, str | None], None] | None = None
 
-    def keep(self, event: Params, principal: str | None) -> None:
+    def store_event(self, event: Params, principal: str | None) -> None:
         """Keep an event for a principal, or for everyone, and tell the subscribers."""
         with self._lock:
             self._last += 1
-            self._pending_of(principal).put(self._last, event)
+            self._pending_of(principal).append_event(self._last, event)
         if self._updated is not None:
             self._updated(self.uri, principal)
 
@@ -504,7 +504,7 @@ class EventInbox:
 
     def serve(self, mcp: MCP, binding: object) -> None:
         """Offer it as a resource, with and without a cursor. `binding` decides who sees it."""
-        self._updated = mcp.subscriptions.updated
+        self._updated = mcp.subscriptions.notify_resource_updated
 
         def pending(call: Call) -> Params:
             return self.after(_reader(call), 0)

@@ -25,7 +25,7 @@ from defserve.protocols.mcp.asking import client_requests
 from defserve.protocols.mcpl.policies import (
     FeaturePolicy,
     ScopeLists,
-    agreed,
+    get_live_terms,
     is_stateless,
     is_strangers,
     policy,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.section import Feature
 
 
-LONGEST_LABEL = 1_024
+MAX_LABEL_LENGTH = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class GrantedScope:
     scope: Scope | None = None
 
 
-def listed(lists: ScopeLists, label: str) -> bool | None:
+def judge_label(lists: ScopeLists, label: str) -> bool | None:
     """Whether a label, in its normal form, is allowed (True) or forbidden (False); None if it is on neither list."""
     # What is forbidden inside a directory is forbidden for the directory, which contains it.
     if any(glob(pattern).matches(label) or glob(pattern).matches(f"{label}/") for pattern in lists.blacklist):
@@ -93,8 +93,8 @@ def normal(label: str) -> str:
 # it.
 
 
-LONGEST_REASON = 500
-MOST_APPROVALS = 1_000
+MAX_REASON_LENGTH = 500
+MAX_APPROVALS = 1_000
 
 
 class ToolScope:
@@ -106,7 +106,7 @@ class ToolScope:
         self.feature_set, self.function = feature_set, function
         self.takes: Mapping[str, Any] = {}
 
-    def read(self, tool: Any) -> None:
+    def bind_tool(self, tool: Any) -> None:
         """Note which arguments the function takes. Raises UsageError for one that the tool does not have."""
         known = {parameter.name: parameter.default for parameter in tool.function.signature.parameters}
         wanted = inspect.signature(self.function).parameters
@@ -121,27 +121,27 @@ class ToolScope:
 
     async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
         """Let a call pass, and set its `ctx.scope`. Raises ScopeDenied."""
-        scope, tag = self._resolved(arguments), call.params.get("scope")
+        scope, tag = self._resolve_scope(arguments), call.params.get("scope")
         if is_strangers(call.session):
-            raise self._denied(scope.label, f"nobody vouches for the caller, so it can approve nothing: {REMEDY}")
-        if agreed(call.terms) is not None and vocabulary(call).scopes:
+            raise self._make_denial(scope.label, f"nobody vouches for the caller, so it can approve nothing: {REMEDY}")
+        if get_live_terms(call.terms) is not None and vocabulary(call).scopes:
             if is_object(tag) and normal(str(tag.get("label"))) != scope.label:
-                raise self._denied(scope.label, "the call was made for another scope")
+                raise self._make_denial(scope.label, "the call was made for another scope")
             payload = tag.get("payload") if is_object(tag) else None
             if is_object(payload):
                 scope = Scope(scope.label, self._fitting(arguments, scope, payload))
-            if not self._covered(policy(call), scope.label):
-                scope = await self._elevated(call, arguments, scope)
+            if not self._is_whitelisted(policy(call), scope.label):
+                scope = await self._elevate_scope(call, arguments, scope)
         call.local(GrantedScope).scope = scope
 
-    def _covered(self, found: FeaturePolicy, label: str) -> bool:
+    def _is_whitelisted(self, found: FeaturePolicy, label: str) -> bool:
         """Whether the whitelist covers a label. Raises ScopeDenied if the blacklist does."""
-        allowed = listed(found.scoping(self.feature_set.name), label)
+        allowed = judge_label(found.scoping(self.feature_set.name), label)
         if allowed is False:
-            raise self._denied(label, "the host forbids it")
+            raise self._make_denial(label, "the host forbids it")
         return allowed is True
 
-    async def _elevated(self, call: Call, arguments: Mapping[str, Any], scope: Scope) -> Scope:
+    async def _elevate_scope(self, call: Call, arguments: Mapping[str, Any], scope: Scope) -> Scope:
         """The scope as the host approves it, perhaps with more in its payload."""
         name, found = self.feature_set.name, policy(call)
         # Approved for the credential that asked, not for others that use the session.
@@ -149,24 +149,24 @@ class ToolScope:
         key, revision = (name, scope.label, _digest(scope), caller), found.revision
         if (payload := found.approved.get(key)) is not None:
             return Scope(scope.label, payload | dict(scope.payload or {}))
-        answer = await (_confirmed(call, name, scope) if is_stateless(call) else _asked(call, name, scope))
+        answer = await (_confirm_with_user(call, name, scope) if is_stateless(call) else _ask_host(call, name, scope))
         if answer.get("approved") is not True:
             reason = answer.get("reason")
-            raise self._denied(
-                scope.label, reason[:LONGEST_REASON] if isinstance(reason, str) else "the host did not approve"
+            raise self._make_denial(
+                scope.label, reason[:MAX_REASON_LENGTH] if isinstance(reason, str) else "the host did not approve"
             )
         payload = answer.get("payload")
         approved = Scope(scope.label, self._fitting(arguments, scope, payload) if is_object(payload) else scope.payload)
         # The host may have changed its policy before it answered.
         self.feature_set.require(call)
         if found.revision != revision:
-            self._covered(policy(call), scope.label)
-        elif len(found.approved) < MOST_APPROVALS:
+            self._is_whitelisted(policy(call), scope.label)
+        elif len(found.approved) < MAX_APPROVALS:
             sent, given = scope.payload or {}, approved.payload or {}
             found.approved[key] = {member: value for member, value in given.items() if member not in sent}
         return approved
 
-    def _resolved(self, arguments: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Scope:
+    def _resolve_scope(self, arguments: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Scope:
         """The scope of a call with these arguments. Raises ScopeDenied for a label that cannot be judged."""
         taken = {name: arguments.get(name, default) for name, default in self.takes.items()} | dict(more or {})
         found = self.function(**taken)
@@ -175,8 +175,8 @@ class ToolScope:
         if not isinstance(found, Scope):
             raise UsageError(f"a scope function gave {found!r:.80}", fix="return a str or Scope(label, payload)")
         label = normal(found.label)
-        if not label or len(label) > LONGEST_LABEL or not is_plain(label):
-            raise self._denied(ascii(label[:80]), "a scope is one line of printable text, and not too long")
+        if not label or len(label) > MAX_LABEL_LENGTH or not is_plain(label):
+            raise self._make_denial(ascii(label[:80]), "a scope is one line of printable text, and not too long")
         return Scope(label, to_jsonable_python(dict(found.payload), fallback=str) if found.payload else None)
 
     def _fitting(self, arguments: Mapping[str, Any], scope: Scope, payload: Params) -> Params:
@@ -188,21 +188,21 @@ class ToolScope:
         added = {name: value for name, value in payload.items() if name in self.takes and name not in sent}
         changed = any(payload.get(member, value) != value for member, value in sent.items())
         if changed or (added and not self._same_label(arguments, scope, added)):
-            raise self._denied(scope.label, "the payload of the host does not fit it")
+            raise self._make_denial(scope.label, "the payload of the host does not fit it")
         return sent | payload
 
     def _same_label(self, arguments: Mapping[str, Any], scope: Scope, added: Params) -> bool:
         try:
-            return self._resolved(arguments, added).label == scope.label
+            return self._resolve_scope(arguments, added).label == scope.label
         except Exception:
             return False  # the host's data does not even have the form of the argument
 
-    def _denied(self, label: str, reason: str) -> ScopeDenied:
+    def _make_denial(self, label: str, reason: str) -> ScopeDenied:
         return ScopeDenied(self.feature_set.name, label, reason)
 
 
 # -- asking --------------------------------------------------------------------------------------------
-async def _asked(call: Call, name: str, scope: Scope) -> Params:
+async def _ask_host(call: Call, name: str, scope: Scope) -> Params:
     try:
         answer = await call.request("scope/elevate", {"featureSet": name, "scope": scope.wire()})
     except PeerGone:
@@ -212,7 +212,7 @@ async def _asked(call: Call, name: str, scope: Scope) -> Params:
     return answer if is_object(answer) else {}
 
 
-async def _confirmed(call: Call, name: str, scope: Scope) -> Params:
+async def _confirm_with_user(call: Call, name: str, scope: Scope) -> Params:
     if not client_requests.can(call, "elicitation"):
         return {"approved": False, "reason": "it is not among the host's scopes, and nobody can be asked"}
     message = f"Allow {call.subject.name} ({name}) to act on {scope.label}?"
@@ -265,17 +265,17 @@ class Glob:
 
     def matches(self, label: str) -> bool:
         """Whether the pattern covers the whole label."""
-        states = self._closed(1)
+        states = self._expand_states(1)
         for character in label:
             apart = character == "/"
             moving = self._literals.get(character, 0) | (0 if apart else self._one)
             staying = self._across | (0 if apart else self._within)
-            states = self._closed((states & moving) << 1 | states & staying)
+            states = self._expand_states((states & moving) << 1 | states & staying)
             if not states:
                 return False
         return bool(states & self._end)
 
-    def _closed(self, states: int) -> int:
+    def _expand_states(self, states: int) -> int:
         """The states, and those that they reach without a character."""
         while True:
             gates = states & self._gates

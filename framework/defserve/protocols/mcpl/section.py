@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
-from defserve.protocols.mcpl.policies import agreed, is_pushed_to, is_stateless, is_strangers, policy
+from defserve.protocols.mcpl.policies import get_live_terms, is_pushed_to, is_stateless, is_strangers, policy
 from defserve.protocols.mcpl.vocabulary import USES, V04, V05, FeatureDisabled, UnknownFeatureSet, Vocabulary
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Section:
     def session_closed(self, session: Session) -> None:
         """The conversation ended. Called on the session's loop."""
 
-    def removed(self, feature_set: Feature) -> None:
+    def on_feature_set_removed(self, feature_set: Feature) -> None:
         """The author took a set back. Called in the author's thread."""
 
 
@@ -154,7 +154,7 @@ class Feature:
     def paths(self) -> frozenset[str]:
         """What a host of 0.5 must grant, so that the set may act."""
         if self._paths is None:
-            self._paths = frozenset(V05.spelled(self.uses))
+            self._paths = frozenset(V05.spell_uses(self.uses))
         return self._paths
 
     @property
@@ -178,13 +178,13 @@ class Feature:
             "tagOntology": self.tag_ontology,
         }
         shown = {name: fields[name] for name in vocabulary.fields if fields[name]}
-        return {"description": self.description, "uses": vocabulary.spelled(self.uses), **shown}
+        return {"description": self.description, "uses": vocabulary.spell_uses(self.uses), **shown}
 
     def require(self, call: Call) -> None:
         """Raises FeatureDisabled if the host of this call has not enabled the set."""
         if self.removed:
             raise UnknownFeatureSet(self.name)
-        live = agreed(call.terms)
+        live = get_live_terms(call.terms)
         if live is not None and not live.policy.is_said and not is_stateless(call):
             live.note_silence(call)
         if not self.is_switched_on(call):
@@ -192,7 +192,7 @@ class Feature:
 
     def is_switched_on(self, call: Call) -> bool:
         """Whether the policy of this call's host has the set on. A host without MCPL has no policy: all is on."""
-        if self.strict and agreed(call.terms) is None and is_strangers(call.session):
+        if self.strict and get_live_terms(call.terms) is None and is_strangers(call.session):
             return False
         return policy(call).allows(self)
 
@@ -208,7 +208,7 @@ class Feature:
 class ScopeCheck(Protocol):
     """How a scoped tool is checked; see `scopes.tool_scope.ToolScope`."""
 
-    def read(self, tool: Any) -> None: ...
+    def bind_tool(self, tool: Any) -> None: ...
 
     async def check(self, call: Call, arguments: Mapping[str, Any]) -> None: ...
 
@@ -221,7 +221,7 @@ class FeatureBinding:
     def __init__(self, feature_set: Feature, scope: ScopeCheck | None = None) -> None:
         self.feature_set, self.scope = feature_set, scope
 
-    def shown(self, call: Call) -> bool:
+    def is_visible(self, call: Call) -> bool:
         """Whether the peer of a call may see the item."""
         # `tools/call` checks the policy in its own stage, which says why it refuses.
         return call.method == "tools/call" or self.feature_set.is_switched_on(call)
@@ -232,8 +232,8 @@ class InboxBinding(FeatureBinding):
 
     __slots__ = ()
 
-    def shown(self, call: Call) -> bool:
-        return not is_pushed_to(call) and super().shown(call)
+    def is_visible(self, call: Call) -> bool:
+        return not is_pushed_to(call) and super().is_visible(call)
 
 
 def binding_of(item: Any) -> FeatureBinding | None:

@@ -80,12 +80,12 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"<MCPL {self.version}>"
 
-    def spelled(self, uses: Iterable[str]) -> list[str]:
+    def spell_uses(self, uses: Iterable[str]) -> list[str]:
         """The `uses` of a set as a host of this version reads them."""
         named = {name for use in uses for name in self.names[use]}
         return [name for name in dict.fromkeys(chain.from_iterable(self.names.values())) if name in named]
 
-    def closed_gate(self, method: str, grants: Callable[[str], bool]) -> str | None:
+    def find_closed_gate(self, method: str, grants: Callable[[str], bool]) -> str | None:
         """The capability that a method of the host needs, if it is not granted; None if the method may be served."""
         paths = self.gates.get(method)
         return None if paths is None or any(map(grants, paths)) else paths[0]
@@ -138,7 +138,7 @@ V05: Final = Vocabulary(
 def find_denied(uses: Iterable[str]) -> list[str]:
     """What a set with these `uses` lacks at a host of 0.5 with its default settings. Then the host switches it off."""
     found = [*uses]
-    return [path for path in V05.spelled(found) if path in DENIED_BY_DEFAULT] + [
+    return [path for path in V05.spell_uses(found) if path in DENIED_BY_DEFAULT] + [
         use for use in found if use in V05.lost
     ]
 

@@ -105,7 +105,7 @@ def parse(data: bytes | str) -> Envelope | BrokenEnvelope:
     if fields.get("protocol") != PROTOCOL:
         spoken = str(fields.get("protocol"))[:64]
         return BrokenEnvelope("wrong_version", f"protocol is {PROTOCOL!r} here, not {spoken!r}", fields)
-    problem = _problem(fields) or _oversize(frame, fields) or _repeated(frame)
+    problem = _problem(fields) or _oversize(frame, fields) or _find_repeated_name(frame)
     if problem is not None:
         return BrokenEnvelope("invalid_envelope", problem, fields)
     return Envelope(
@@ -167,7 +167,7 @@ def _oversize(frame: bytes, fields: dict[str, Any]) -> str | None:
     return excess(fields, MAX_DEPTH, MAX_KEYS)
 
 
-def _repeated(frame: bytes) -> str | None:
+def _find_repeated_name(frame: bytes) -> str | None:
     # Two parsers may disagree on which of two `kind`s counts; then one is checked and another acted on. Counting is
     # enough for most frames. A frame that repeats a name, or could hide one in an escape, is read again.
     if b"\\u" not in frame and max(map(frame.count, _DECISIVE)) <= 1:
@@ -224,7 +224,7 @@ CONTEXT_FIELD: Final[Mapping[str, str]] = {
 }
 """The member of a method's params that CONTEXT repeats."""
 
-LONGEST_CONTEXT: Final = 2_048
+MAX_CONTEXT_LENGTH: Final = 2_048
 
 
 class MessageKind(NamedTuple):
@@ -247,7 +247,7 @@ def parse_kind(text: str) -> MessageKind | None:
 def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:
     """The kind of a message about `method`. Its CONTEXT is in the params, if it has one; a huge one is left out."""
     context = context_of(method, params)
-    return f"{base}:{method}:{context}" if 0 < len(context) <= LONGEST_CONTEXT else f"{base}:{method}"
+    return f"{base}:{method}:{context}" if 0 < len(context) <= MAX_CONTEXT_LENGTH else f"{base}:{method}"
 
 
 def context_of(method: str, params: Mapping[str, Any]) -> str:
@@ -262,7 +262,7 @@ def is_reserved(kind: str) -> bool:
     return kind.startswith("system/") or kind.partition(":")[0] in BARE
 
 
-def namespaced(kind: str, payload: Mapping[str, Any]) -> str:
+def qualify_kind(kind: str, payload: Mapping[str, Any]) -> str:
     """The full kind of a gateway's message. The payload of a short one says which it is."""
     if kind not in BARE:
         return kind
@@ -345,7 +345,7 @@ PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 REMEMBERED: Final = 512
-LONGEST_KIND: Final = 256
+MAX_KIND_LENGTH: Final = 256
 
 
 def matches(kind: str, capability: str) -> bool:
@@ -408,11 +408,11 @@ class Capabilities:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             known = not is_reserved(kind) and any(self._matches(kind, pattern) for pattern in self.patterns)
-            if len(kind) <= LONGEST_KIND:
+            if len(kind) <= MAX_KIND_LENGTH:
                 self._known[kind] = known
         return known
 
-    def changed(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Capabilities:
+    def with_changes(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Capabilities:
         """A copy with some added and some removed. A pattern that is both added and removed stays."""
         gone = set(remove)
         kept = Capabilities((*(pattern for pattern in self.patterns if pattern not in gone), *add))

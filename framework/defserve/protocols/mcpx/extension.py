@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pydantic_core import from_json
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import LONGEST_ID, PARTICIPANT_PREFIX, Principal, anonymous
+from defserve.auth.principals import MAX_ID_LENGTH, PARTICIPANT_PREFIX, Principal, anonymous
 from defserve.core.call import Call
 from defserve.core.extension import CarriedMessage, Extension, Offer, is_coroutine_function
 from defserve.core.messages import INVALID_REQUEST, Encoded, Reply, encode
@@ -57,12 +57,12 @@ class MCPX(Extension):
 
     async def _chat(self, participant: Participant, chat: Chat) -> None:
         for handler in self.chat_handlers:
-            await _called(handler, chat, participant)
+            await _call_handler(handler, chat, participant)
 
     async def _decide(self, participant: Participant, proposal: Proposal) -> None:
         """The first handler that says yes or no decides; None leaves it to the next, and to other participants."""
         for decide in self.decisions:
-            answer = await _called(decide, proposal, participant)
+            answer = await _call_handler(decide, proposal, participant)
             if proposal.status != "pending":
                 return
             if answer is True:
@@ -93,7 +93,7 @@ def can_chat(call: Call) -> bool:
     return participant is not None and participant.may(CHAT)
 
 
-async def _called(handler: Callable[..., Any], *args: Any) -> Any:
+async def _call_handler(handler: Callable[..., Any], *args: Any) -> Any:
     if is_coroutine_function(handler):
         return await handler(*args)
     import asyncio
@@ -107,7 +107,7 @@ async def _called(handler: Callable[..., Any], *args: Any) -> Any:
 ANSWERED_BY_ALL: Final = frozenset({"ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list"})
 """The requests that we answer even if they are sent to everyone. A request with an effect must name its target."""
 
-MOST_REPORTS: Final = 16
+MAX_REPORTS: Final = 16
 
 log = logging.getLogger("defserve.protocols.mcpx")
 
@@ -177,12 +177,12 @@ class TopicCarrier:
         """Set from the gateway's welcome until the connection is gone."""
         return self.participant.present
 
-    def connected(self, engine: Engine, send: Callable[[bytes], None]) -> None:
+    def on_connected(self, engine: Engine, send: Callable[[bytes], None]) -> None:
         """There is a gateway now."""
         self._engine = engine
         self.participant.attach(send)
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         """The gateway is gone, and all conversations with it."""
         self.participant.detach()
         self._sessions.clear()
@@ -196,14 +196,14 @@ class TopicCarrier:
         """
         if id := self.topic.caller_of(peer):
             return Principal(id, kind="participant")
-        return anonymous(f"{PARTICIPANT_PREFIX}{repr(peer)[:LONGEST_ID]}#{secrets.token_urlsafe(12)}")
+        return anonymous(f"{PARTICIPANT_PREFIX}{repr(peer)[:MAX_ID_LENGTH]}#{secrets.token_urlsafe(12)}")
 
     # -- in ----------------------------------------------------------------------------------------------
 
     def unwrap(self, frame: bytes) -> list[CarriedMessage]:
         heard = self.participant.hear(frame)
         if isinstance(heard, TopicRequest):
-            return self._asked(heard)
+            return self._unwrap_request(heard)
         if isinstance(heard, Presence) and heard.is_other and heard.participant in self._sessions:
             return [CarriedMessage(heard.participant, None, event=LEFT)]
         if isinstance(heard, Spoofed):
@@ -218,7 +218,7 @@ class TopicCarrier:
             self._spawn(self._on_proposal, heard)
         return []
 
-    def happened(self, session: Session, event: object) -> None:
+    def handle_event(self, session: Session, event: object) -> None:
         membership = session.local(TopicMembership)
         if event is LEFT:
             self._sessions.pop(session.peer, None)
@@ -231,7 +231,7 @@ class TopicCarrier:
             session.open(Offer(MCP_VERSION, {}, {"name": session.peer, "version": ""}))
             session.ready = True
 
-    def _asked(self, asked: TopicRequest) -> list[CarriedMessage]:
+    def _unwrap_request(self, asked: TopicRequest) -> list[CarriedMessage]:
         envelope, payload = asked.envelope, asked.envelope.body
         if not self._is_ours(asked, is_request="id" in payload):
             return []
@@ -264,7 +264,7 @@ class TopicCarrier:
         id = envelope.body.get("id")
         if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
             return
-        if self.topic.misbehaviour.get(peer, MOST_REPORTS + 1) <= MOST_REPORTS:
+        if self.topic.misbehaviour.get(peer, MAX_REPORTS + 1) <= MAX_REPORTS:
             error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
             payload = {"jsonrpc": "2.0", "id": id, "error": error}
             self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)
@@ -297,9 +297,11 @@ class TopicCarrier:
             if (session := self._sessions.get(peer)) is None:
                 return
             if isinstance(found, PeerError):
-                session.take(Reply(id, None, {"code": found.code, "message": found.message, "data": found.data}))
+                session.feed_message(
+                    Reply(id, None, {"code": found.code, "message": found.message, "data": found.data})
+                )
             else:
-                session.receive(encode(found))
+                session.feed_bytes(encode(found))
 
         if envelope is None:
             reply(PeerError(f"no capability for {kind!r}"))

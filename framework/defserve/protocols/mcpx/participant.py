@@ -37,8 +37,8 @@ from defserve.protocols.mcpx.topic import (
 )
 
 ANSWER_SECONDS: Final = 60.0
-MOST_PENDING: Final = 10_000
-MOST_PAGES: Final = 1_000
+MAX_PENDING_REQUESTS: Final = 10_000
+MAX_PAGES: Final = 1_000
 LISTING_SECONDS: Final = 5.0
 ABSENT: Final = "not_present"
 """What a gateway calls a request to a participant that is not there."""
@@ -157,7 +157,7 @@ class Participant:
         envelope = self.post(kind, payload, to=to, about=fulfils.id if fulfils is not None else None)
         self.expect(envelope.id, to, kind, id, lambda reply: None if future.done() else future.set_result(reply))
         if fulfils is not None:
-            self.topic.proposals.fulfilled_by(envelope)
+            self.topic.proposals.record_fulfilment(envelope)
         try:
             async with asyncio.timeout(within):
                 return _result(await future)
@@ -179,7 +179,7 @@ class Participant:
         """The tools of a participant, as it lists them now."""
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             page = await self.request(of, "tools/list", params)
             listed: Any = page.get("tools") if is_object(page) else None
             found += [tool for tool in listed if is_object(tool)] if is_array(listed) else []
@@ -212,7 +212,7 @@ class Participant:
         """
         if proposal.status in ("pending", "fulfilled"):
             future = self._outcomes.setdefault(proposal.id, asyncio.get_running_loop().create_future())
-            left = self.topic.proposals.left(proposal)
+            left = self.topic.proposals.get_remaining_seconds(proposal)
             try:
                 async with asyncio.timeout(left if within is None else within):
                     await asyncio.shield(future)
@@ -283,7 +283,7 @@ class Participant:
         """
         self.must_be_pending(proposal)
         self.topic.proposals.reject(proposal, self.id, reason, is_approver=True)
-        self._decided(REJECT, "declined", proposal, (proposal.proposer,))
+        self._post_decision(REJECT, "declined", proposal, (proposal.proposer,))
 
     def withdraw(self, proposal: Proposal, reason: str = "no_longer_needed") -> None:
         """Take back a proposal of ours. Everyone is told, by `mcp/withdraw` or else by chat.
@@ -294,7 +294,7 @@ class Participant:
             raise UsageError(f"{proposal.proposer} made this proposal", fix="decline(proposal) rejects it")
         self.must_be_pending(proposal)
         self.topic.proposals.withdraw(proposal, reason)
-        self._decided(WITHDRAW, "withdrawn", proposal, ())
+        self._post_decision(WITHDRAW, "withdrawn", proposal, ())
         self._settle(proposal)
 
     def must_be_pending(self, proposal: Proposal) -> None:
@@ -306,7 +306,7 @@ class Participant:
         )
         raise ProposalNotPending(f"the proposal is {status}", data={"status": proposal.status})
 
-    def _decided(self, kind: str, word: str, proposal: Proposal, to: tuple[str, ...]) -> None:
+    def _post_decision(self, kind: str, word: str, proposal: Proposal, to: tuple[str, ...]) -> None:
         if self.may(kind):
             self.post(kind, {"reason": proposal.reason} if proposal.reason else {}, to=to, about=proposal.id)
         elif self.may(CHAT):
@@ -328,19 +328,19 @@ class Participant:
 
     def hear(self, frame: bytes) -> Heard | None:
         """Read a frame, and settle the request that waited for it."""
-        heard = self.topic.read(frame)
+        heard = self.topic.read_frame(frame)
         if isinstance(heard, Welcome):
             self.has_replaced = self.has_replaced or heard.replaced
             self.present.set()
         elif isinstance(heard, TopicResponse):
-            self._answered(heard)
+            self._handle_answer(heard)
             self._settle(heard.outcome)
         elif isinstance(heard, GatewayProblem):
-            self._refused(heard)
+            self._handle_refusal(heard)
         elif isinstance(heard, ProposalRejected | ProposalWithdrawn):
             self._settle(heard.proposal)
         elif isinstance(heard, Spoofed) and heard.kind.base == RESPONSE:
-            self._answered(heard)
+            self._handle_answer(heard)
         elif isinstance(heard, Presence) and not heard.joined:
             for id in [id for id, ask in self._asks.items() if ask.to == heard.participant]:
                 self._fail(id, PeerGone(f"{heard.participant} has left"))
@@ -350,11 +350,11 @@ class Participant:
         """A request went out in this envelope. `reply` is called with its response, or with the failure."""
         parts = parse_kind(kind)
         assert parts is not None
-        if len(self._asks) >= MOST_PENDING:
+        if len(self._asks) >= MAX_PENDING_REQUESTS:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
         self._asks[envelope] = PendingTopicRequest(to, parts.method, id, reply)
 
-    def _answered(self, answer: TopicResponse | Spoofed) -> None:
+    def _handle_answer(self, answer: TopicResponse | Spoofed) -> None:
         about = answer.envelope.correlation_id or ""
         ask = self._asks.get(about)
         if ask is None:
@@ -364,9 +364,9 @@ class Participant:
             return
         del self._asks[about]
         self.topic.unconfirmed.discard(about)
-        ask.reply(ask.read(answer))
+        ask.reply(ask.read_answer(answer))
 
-    def _refused(self, problem: GatewayProblem) -> None:
+    def _handle_refusal(self, problem: GatewayProblem) -> None:
         """The gateway refused a request, a fulfilment or a proposal of ours: whoever waits for it learns it at once."""
         about, text = problem.about or "", problem.message or problem.error
         self.topic.proposals.not_fulfilled(about)
@@ -421,7 +421,7 @@ class PendingTopicRequest:
             return "a response to a request that went to somebody else"
         return "a response about another method" if answer.kind.method != self.method else None
 
-    def read(self, answer: TopicResponse | Spoofed) -> Payload | PeerError:
+    def read_answer(self, answer: TopicResponse | Spoofed) -> Payload | PeerError:
         """The answer with the id of this request, or the failure if it cannot be read."""
         if isinstance(answer, Spoofed):
             return PeerError(f"{self.to} gave an answer that cannot be read: {answer.reason}")
@@ -431,7 +431,7 @@ class PendingTopicRequest:
 # -- Errors between participants, beyond those between any two peers.
 
 
-MOST_NAMES: Final = 20
+MAX_NAMES: Final = 20
 
 
 class NotCapable(Refused):
@@ -455,7 +455,9 @@ class NotPresent(PeerGone):
 
     def __init__(self, participant: str, present: Iterable[str]) -> None:
         here = sorted(present)
-        super().__init__(f"{participant!r} is not in the topic; {_listed(here)}", data={"participants": here})
+        super().__init__(
+            f"{participant!r} is not in the topic; {_format_participants(here)}", data={"participants": here}
+        )
 
 
 class NotWelcome(Refused):
@@ -464,8 +466,8 @@ class NotWelcome(Refused):
     error_type = "not_in_topic"
 
 
-def _listed(here: list[str]) -> str:
+def _format_participants(here: list[str]) -> str:
     if not here:
         return "nobody else is here"
-    more = f" and {len(here) - MOST_NAMES} more" if len(here) > MOST_NAMES else ""
-    return f"here are: {', '.join(here[:MOST_NAMES])}{more}"
+    more = f" and {len(here) - MAX_NAMES} more" if len(here) > MAX_NAMES else ""
+    return f"here are: {', '.join(here[:MAX_NAMES])}{more}"

@@ -20,11 +20,11 @@ from defserve.errors import UsageError
 from defserve.protocols.mcpx.envelope import Envelope, MessageKind, context_of, parse_kind
 
 LIFETIME: Final = 300.0
-MOST_PROPOSALS: Final = 10_000
-MOST_OF_ONE_PROPOSER: Final = 256
-MOST_BYTES: Final = 8 * 1024 * 1024  # of one proposer
-MOST_REJECTIONS: Final = 256  # of one proposal
-LONGEST_REASON: Final = 1_000
+MAX_PROPOSALS: Final = 10_000
+MAX_PROPOSALS_PER_PROPOSER: Final = 256
+MAX_BYTES_PER_PROPOSER: Final = 8 * 1024 * 1024  # of one proposer
+MAX_REJECTIONS: Final = 256  # of one proposal
+MAX_REASON_LENGTH: Final = 1_000
 MAX_FORGOTTEN: Final = 10_000
 
 REQUEST_MEMBERS: Final[Mapping[str, frozenset[str]]] = {
@@ -139,7 +139,7 @@ class Proposals:
         self._sweep()
         return self._known.get(id) if id is not None else None
 
-    def left(self, proposal: Proposal) -> float:
+    def get_remaining_seconds(self, proposal: Proposal) -> float:
         """The seconds until a proposal expires."""
         return max(0.0, proposal.expires - self._clock())
 
@@ -155,9 +155,11 @@ class Proposals:
         mine = [found for found in self._known.values() if found.proposer == envelope.sender]
         body = envelope.body
         size = len(to_json(body))
-        while mine and (len(mine) >= MOST_OF_ONE_PROPOSER or sum(each.size for each in mine) + size > MOST_BYTES):
+        while mine and (
+            len(mine) >= MAX_PROPOSALS_PER_PROPOSER or sum(each.size for each in mine) + size > MAX_BYTES_PER_PROPOSER
+        ):
             self._give_way(mine.pop(0))
-        if len(self._known) >= MOST_PROPOSALS:
+        if len(self._known) >= MAX_PROPOSALS:
             self._give_way(next(iter(self._known.values())))
         proposal = Proposal(
             envelope.id,
@@ -173,7 +175,7 @@ class Proposals:
         self._known[proposal.id] = proposal
         return proposal
 
-    def fulfilled_by(self, request: Envelope) -> Proposal | None:
+    def record_fulfilment(self, request: Envelope) -> Proposal | None:
         """The proposal that a request fulfils: it refers to it and asks for the same operation."""
         proposal = self.get(request.correlation_id)
         if proposal is None or not is_about(parse_kind(request.kind), proposal):
@@ -183,7 +185,7 @@ class Proposals:
         self._fulfilments[request.id] = proposal, request.to
         return proposal
 
-    def answered_by(self, response: Envelope, me: str) -> Proposal | None:
+    def record_outcome(self, response: Envelope, me: str) -> Proposal | None:
         """The proposal whose outcome a response is.
 
         A proposer that did not see the fulfilment recognises the outcome by its sender, its receivers and its kind.
@@ -216,18 +218,18 @@ class Proposals:
         """
         if proposal.status != "pending":
             return False
-        if by in proposal.rejections or len(proposal.rejections) < MOST_REJECTIONS:
-            proposal.rejections[by] = reason[:LONGEST_REASON]
+        if by in proposal.rejections or len(proposal.rejections) < MAX_REJECTIONS:
+            proposal.rejections[by] = reason[:MAX_REASON_LENGTH]
         if not is_approver and not (proposal.to and proposal.rejections.keys() >= set(proposal.to)):
             return False
-        proposal.status, proposal.reason = "declined", reason[:LONGEST_REASON]
+        proposal.status, proposal.reason = "declined", reason[:MAX_REASON_LENGTH]
         return True
 
     def withdraw(self, proposal: Proposal, reason: str) -> bool:
         """Its proposer no longer wants it; returns whether that ends it."""
         if proposal.status != "pending":
             return False
-        proposal.status, proposal.reason = "withdrawn", reason[:LONGEST_REASON]
+        proposal.status, proposal.reason = "withdrawn", reason[:MAX_REASON_LENGTH]
         return True
 
     def _outcome_of_mine(self, response: Envelope, me: str) -> Proposal | None:
@@ -248,7 +250,7 @@ class Proposals:
                 break
             if proposal.status == "pending":
                 proposal.status = "expired"
-            self._forget(proposal)
+            self._drop_proposal(proposal)
         while self._forgotten and self._forgotten[id := next(iter(self._forgotten))] <= now:
             del self._forgotten[id]
 
@@ -256,9 +258,9 @@ class Proposals:
         if len(self._forgotten) >= MAX_FORGOTTEN:
             del self._forgotten[next(iter(self._forgotten))]
         self._forgotten[proposal.id] = proposal.expires
-        self._forget(proposal)
+        self._drop_proposal(proposal)
 
-    def _forget(self, proposal: Proposal) -> None:
+    def _drop_proposal(self, proposal: Proposal) -> None:
         del self._known[proposal.id]
         for id in [id for id, (about, _) in self._fulfilments.items() if about is proposal]:
             del self._fulfilments[id]
@@ -305,7 +307,7 @@ VERSION: Final = 2
 WITHOUT_CALLERS: Final = 1
 """The version that knew proposers by their bare names. Its decisions are read, and nothing follows from them."""
 ENOUGH: Final = 3
-MOST_DECISIONS: Final = 10_000
+MAX_DECISIONS: Final = 10_000
 ARGUED: Final = frozenset(("tools/call", "prompts/get"))
 """Methods whose params are a name and its arguments."""
 PLACE: Final = re.compile(r"(?:[a-z][a-z0-9+.-]*+://[\w.:-]*+)?/?(?:[\w.@~+,=-]++/)*+[\w.@~+,=-]*+")
@@ -356,7 +358,7 @@ class ArgumentBounds:
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
-        self.prefix = _shared_folder(values) if all(isinstance(value, str) for value in values) else ""
+        self.prefix = _find_common_folder(values) if all(isinstance(value, str) for value in values) else ""
         numbers = [value for value in values if _is_number(value)]
         self.low, self.high = (min(numbers), max(numbers)) if len(numbers) == len(values) else (None, None)
 
@@ -437,7 +439,7 @@ class ApprovalRules:
             at=self._clock(),
             caller=proposal.caller,
         )
-        self.decisions = [*self.decisions[-MOST_DECISIONS + 1 :], decision]
+        self.decisions = [*self.decisions[-MAX_DECISIONS + 1 :], decision]
 
     def approves(self, proposal: Proposal, tool: Mapping[str, Any] | None = None) -> bool:
         """Whether a person need not be asked. `tool` is the entry of the target's `tools/list`, for a tool call."""
@@ -530,7 +532,7 @@ def _text(arguments: Arguments) -> str:
     return json.dumps(arguments, sort_keys=True)
 
 
-def _shared_folder(texts: list[str]) -> str:
+def _find_common_folder(texts: list[str]) -> str:
     """The longest beginning of different paths or URLs that ends with a slash and is more than the root."""
     import os
 

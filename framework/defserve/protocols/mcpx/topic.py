@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.auth.principals import LONGEST_ID, PARTICIPANT_PREFIX, is_token_id
+from defserve.auth.principals import MAX_ID_LENGTH, PARTICIPANT_PREFIX, is_token_id
 from defserve.core.json_values import is_array, is_object
 from defserve.protocols.mcpx.envelope import (
     CHAT,
@@ -28,13 +28,13 @@ from defserve.protocols.mcpx.envelope import (
     is_reserved,
     kind_of,
     mismatch,
-    namespaced,
     parse,
     parse_kind,
+    qualify_kind,
 )
 from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals, is_about
 
-MOST_COUNTED: Final = 1_000
+MAX_COUNTED_PARTICIPANTS: Final = 1_000
 NOBODY: Final = "?"
 AUTHENTICATED: Final = "authenticated"
 """What our gateway adds to a participant that has shown a credential. Those of others say nothing."""
@@ -171,7 +171,7 @@ class TopicView:
         self.authenticated.clear()
         self.unconfirmed.clear()
 
-    def read(self, frame: bytes) -> Heard | None:
+    def read_frame(self, frame: bytes) -> Heard | None:
         """What a frame means; None if it does not concern us, or if it was counted and dropped."""
         envelope = parse(frame)
         if isinstance(envelope, BrokenEnvelope):
@@ -188,38 +188,38 @@ class TopicView:
             return None
         kind = parse_kind(envelope.kind)
         assert kind is not None
-        reason = mismatch(kind, envelope.body) or _misplaced(kind, envelope)
-        return self._spoofed(envelope, kind, reason) if reason is not None else self._understood(envelope, kind)
+        reason = mismatch(kind, envelope.body) or _check_correlation(kind, envelope)
+        return self._record_spoof(envelope, kind, reason) if reason is not None else self._understood(envelope, kind)
 
-    def _spoofed(self, envelope: Envelope, kind: MessageKind, reason: str) -> Spoofed:
+    def _record_spoof(self, envelope: Envelope, kind: MessageKind, reason: str) -> Spoofed:
         self.count(envelope.sender, reason)
         return Spoofed(envelope, kind, reason)
 
     def count(self, participant: str, reason: str) -> None:
         """A message of theirs was not acted on."""
-        if participant in self.misbehaviour or len(self.misbehaviour) < MOST_COUNTED:
+        if participant in self.misbehaviour or len(self.misbehaviour) < MAX_COUNTED_PARTICIPANTS:
             self.misbehaviour[participant] = self.misbehaviour.get(participant, 0) + 1
         if self._misbehaved is not None:
             self._misbehaved(participant, reason)
 
     def _understood(self, envelope: Envelope, kind: MessageKind) -> Heard | None:
         if kind.base == REQUEST:
-            return TopicRequest(envelope, kind, self.proposals.fulfilled_by(envelope))
+            return TopicRequest(envelope, kind, self.proposals.record_fulfilment(envelope))
         if kind.base == RESPONSE:
-            return TopicResponse(envelope, kind, self.proposals.answered_by(envelope, self.me))
+            return TopicResponse(envelope, kind, self.proposals.record_outcome(envelope, self.me))
         if kind.base == PROPOSAL:
             return self.proposals.add(envelope, self.caller_of(envelope.sender))
         if kind.base in (REJECT, WITHDRAW):
-            return self._decided(envelope, kind)
+            return self._apply_decision(envelope, kind)
         return Chat(envelope) if kind.base == CHAT else None
 
-    def _decided(self, envelope: Envelope, kind: MessageKind) -> Decision | Spoofed | None:
+    def _apply_decision(self, envelope: Envelope, kind: MessageKind) -> Decision | Spoofed | None:
         """A proposal was rejected or withdrawn. None for one that we do not know, or that is over."""
         proposal = self.proposals.get(envelope.correlation_id)
         if proposal is None or proposal.status != "pending":
             return None
         if kind.method and not is_about(kind, proposal):
-            return self._spoofed(envelope, kind, "the kind names another operation than the proposal")
+            return self._record_spoof(envelope, kind, "the kind names another operation than the proposal")
         reason = envelope.body.get("reason", "")
         if kind.base == REJECT:
             final = self.proposals.reject(
@@ -227,7 +227,7 @@ class TopicView:
             )
             return ProposalRejected(envelope, proposal, final)
         if envelope.sender != proposal.proposer:
-            return self._spoofed(envelope, kind, "only its proposer may withdraw a proposal")
+            return self._record_spoof(envelope, kind, "only its proposer may withdraw a proposal")
         self.proposals.withdraw(proposal, reason)
         return ProposalWithdrawn(envelope, proposal)
 
@@ -247,7 +247,7 @@ class TopicView:
             self.count(envelope.sender, f"only the gateway may send {envelope.kind}")
             return None
         payload = envelope.body
-        kind = namespaced(envelope.kind, payload)
+        kind = qualify_kind(envelope.kind, payload)
         if kind == WELCOME:
             return self._welcome(payload)
         if kind == PRESENCE:
@@ -255,7 +255,7 @@ class TopicView:
         return self._problem(payload, envelope.correlation_id) if kind == ERROR else None
 
     def _problem(self, payload: Mapping[str, Any], about: str | None) -> GatewayProblem:
-        return GatewayProblem(payload, about or self.unconfirmed.refused(payload))
+        return GatewayProblem(payload, about or self.unconfirmed.pop_refused_id(payload))
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
         if (you := _participant(payload.get("you"))) is None:
@@ -303,10 +303,10 @@ def _participant_id(name: str, place: str) -> str:
     if not place:
         return f"{PARTICIPANT_PREFIX}{name}"
     id = f"{PARTICIPANT_PREFIX}{name}@{place}"
-    return id if len(id) <= LONGEST_ID else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
+    return id if len(id) <= MAX_ID_LENGTH else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
 
 
-def _misplaced(kind: MessageKind, envelope: Envelope) -> str | None:
+def _check_correlation(kind: MessageKind, envelope: Envelope) -> str | None:
     if kind.base == PROPOSAL and envelope.correlation_id is not None:
         return "a proposal must not have a correlation_id"
     if kind.base == RESPONSE and envelope.correlation_id is None:
@@ -345,7 +345,7 @@ def _bare_refusal(frame: bytes) -> dict[str, Any] | None:
 # -- Messages of ours that did not come back yet. Some gateways refuse a message without saying which one.
 
 
-MOST_UNCONFIRMED: Final = 1_000
+MAX_UNCONFIRMED: Final = 1_000
 
 
 class UnconfirmedMessages:
@@ -360,7 +360,7 @@ class UnconfirmedMessages:
 
     def add(self, id: str, kind: str) -> None:
         """A message was sent. Beyond a limit, the oldest are forgotten."""
-        if len(self._kinds) >= MOST_UNCONFIRMED:
+        if len(self._kinds) >= MAX_UNCONFIRMED:
             self._kinds.pop(next(iter(self._kinds)), None)
         self._kinds[id] = kind
 
@@ -371,7 +371,7 @@ class UnconfirmedMessages:
     def clear(self) -> None:
         self._kinds.clear()
 
-    def refused(self, payload: Mapping[str, Any]) -> str | None:
+    def pop_refused_id(self, payload: Mapping[str, Any]) -> str | None:
         """The id of the message that a refusal is about; None if that cannot be told."""
         kind, waiting = payload.get("attempted_kind"), list(self._kinds.items())
         if isinstance(kind, str):

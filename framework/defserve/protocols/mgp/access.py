@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import ANONYMOUS_PREFIX, LONGEST_ID, SCOPES, checked_scopes
+from defserve.auth.principals import ANONYMOUS_PREFIX, MAX_ID_LENGTH, SCOPES, parse_scopes
 from defserve.base.hidden_characters import is_plain
 from defserve.core.call import Call
 from defserve.core.messages import Params
@@ -58,7 +58,7 @@ class AccessSection:
         """The policy that decides about a tool, and the tool's name in its entries."""
         return self.policy, tool.name
 
-    def named(self, server_id: str) -> AccessPolicy | None:
+    def find_policy(self, server_id: str) -> AccessPolicy | None:
         """The policy of the server that a method names."""
         return self.policy if server_id == self._server_id else None
 
@@ -148,7 +148,7 @@ class AccessSection:
         if not self.is_admin(call):
             self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
-        if (policy := self.named(id := read_text(params, "server_id"))) is None:
+        if (policy := self.find_policy(id := read_text(params, "server_id"))) is None:
             raise ServerNotFound(f"there is no server {id[:128]!r} here; this server's own id is {self._server_id!r}")
         policy.check()
         return policy
@@ -198,7 +198,7 @@ Permission = Literal["allow", "deny"]
 AccessDefault = Literal["opt-in", "opt-out"]
 AccessSource = Literal["tool_grant", "server_grant", "default_policy"]
 
-LONGEST_TOOL_NAME, LONGEST_JUSTIFICATION = 128, 2_000
+MAX_TOOL_NAME_LENGTH, MAX_JUSTIFICATION_LENGTH = 128, 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +221,14 @@ class Entry:
     def __post_init__(self) -> None:
         _one_of("entry_type", self.entry_type, EntryType)
         _one_of("permission", self.permission, Permission)
-        _text("agent_id", self.agent_id, LONGEST_ID)
-        _text("granted_by", self.granted_by, LONGEST_ID)
+        _text("agent_id", self.agent_id, MAX_ID_LENGTH)
+        _text("granted_by", self.granted_by, MAX_ID_LENGTH)
         if self.entry_type == "tool_grant":
-            _text("tool_name", self.tool_name, LONGEST_TOOL_NAME)
+            _text("tool_name", self.tool_name, MAX_TOOL_NAME_LENGTH)
         elif self.tool_name is not None:
             raise UsageError("a server_grant has no tool_name", fix='leave it out, or make it a "tool_grant"')
         if self.justification is not None:
-            _text("justification", self.justification, LONGEST_JUSTIFICATION)
+            _text("justification", self.justification, MAX_JUSTIFICATION_LENGTH)
         for name in ("granted_at", "expires_at"):
             instant = getattr(self, name)
             if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
@@ -255,7 +255,7 @@ class EntryStore(Protocol):
     """Where granted entries outlive the process. When `put` or `remove` returns, the change is safe."""
 
     def load(self) -> Iterable[Entry]: ...
-    def put(self, entry: Entry) -> None: ...
+    def store_entry(self, entry: Entry) -> None: ...
     def remove(self, entry: Entry) -> None: ...
 
 
@@ -271,7 +271,7 @@ class SharedDecisions(Protocol):
         """Each agent and tool (None: the server) that was decided about, and the entry. None: it was removed."""
         ...
 
-    def put(self, entry: Entry) -> None: ...
+    def store_entry(self, entry: Entry) -> None: ...
     def remove(self, entry: Entry) -> None: ...
 
 
@@ -305,9 +305,9 @@ class AccessPolicy:
     ) -> None:
         _one_of("default", default, AccessDefault)
         self.default: AccessDefault = default
-        self.admins = _checked_admins(admins)
+        self.admins = _check_admins(admins)
         # Apart from the ids: whoever gives out scopes must not make an admin of who has a scope called like one.
-        self.admin_scopes = frozenset(checked_scopes(admin_scopes))
+        self.admin_scopes = frozenset(parse_scopes(admin_scopes))
         self._store, self._lock = store, Lock()
         self._shared: SharedDecisions | None = None
         self._watchers: tuple[Callable[[], None], ...] = ()
@@ -318,9 +318,9 @@ class AccessPolicy:
                 raise UsageError(f"there are two entries for {entry.agent_id!r} and {subject}", fix="remove one")
             self._entries = _with(self._entries, entry)
         self._declared = self._entries
-        self._entries = self._stored()
+        self._entries = self._load_entries()
 
-    def _stored(self) -> _Entries:
+    def _load_entries(self) -> _Entries:
         found = self._declared
         for entry in self._store.load() if self._store is not None else ():
             found = _with(found, entry)
@@ -350,9 +350,9 @@ class AccessPolicy:
         if self._store is None and self._shared is None:
             return
         with self._lock:
-            before, self._entries = self._entries, self._stored()
+            before, self._entries = self._entries, self._load_entries()
         if before != self._entries:
-            self._tell()
+            self._notify_watchers()
 
     def entries(self) -> list[Entry]:
         """All entries, also those that have expired."""
@@ -394,13 +394,13 @@ class AccessPolicy:
     def grant(self, entry: Entry) -> None:
         """Set an entry. It replaces the one the agent had for that tool or server."""
         if self._shared is not None:
-            self._shared.put(entry)  # not while the lock is held: `reload` waits for it on the loop
+            self._shared.store_entry(entry)  # not while the lock is held: `reload` waits for it on the loop
         with self._lock:
             if self._store is not None:
-                self._store.put(entry)
+                self._store.store_entry(entry)
             # Another process may have decided since.
-            self._entries = _with(self._entries, entry) if self._shared is None else self._stored()
-        self._tell()
+            self._entries = _with(self._entries, entry) if self._shared is None else self._load_entries()
+        self._notify_watchers()
 
     def revoke(self, agent_id: str, tool_name: str | None = None) -> Entry | None:
         """Remove an agent's entry for a tool, or for the server. Returns it, or None if there was none."""
@@ -413,8 +413,8 @@ class AccessPolicy:
                 return None
             if self._store is not None:
                 self._store.remove(entry)
-            self._entries = _without(self._entries, entry) if self._shared is None else self._stored()
-        self._tell()
+            self._entries = _without(self._entries, entry) if self._shared is None else self._load_entries()
+        self._notify_watchers()
         return entry
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -422,7 +422,7 @@ class AccessPolicy:
         with self._lock:
             self._watchers = (*self._watchers, changed)
 
-    def _tell(self) -> None:
+    def _notify_watchers(self) -> None:
         for changed in self._watchers:
             changed()
 
@@ -437,12 +437,12 @@ def _without(entries: _Entries, entry: Entry) -> _Entries:
     return {**others, entry.agent_id: mine} if mine else others
 
 
-def _checked_admins(admins: Iterable[str]) -> frozenset[str]:
+def _check_admins(admins: Iterable[str]) -> frozenset[str]:
     if isinstance(admins, str):
         raise UsageError(f"admins={admins!r} is not a list", fix=f"write admins=[{admins!r}]")
     found = frozenset(admins)
     for admin in found:
-        _text("an admin", admin, LONGEST_ID)
+        _text("an admin", admin, MAX_ID_LENGTH)
         if admin.startswith(ANONYMOUS_PREFIX):
             raise UsageError(
                 f"{admin!r} cannot be an admin: anybody may call from an address",

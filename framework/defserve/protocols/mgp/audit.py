@@ -62,7 +62,7 @@ class CallListeners(Protocol):
     """What is told of calls besides the sinks: the event channels of §13.5."""
 
     def tool(self, call: Call, name: str, tool: str, **details: Any) -> None: ...
-    def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
+    def on_call_audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
 
 
 class AuditTrail:
@@ -99,11 +99,11 @@ class AuditTrail:
         event = self._event(call, event_type, tool, result, details or {})
         if server_id is not None:
             event["target"]["server_id"] = server_id
-        self._keep(event, durable)
+        self._append_to_sinks(event, durable)
         if "audit" in sections(call):
             call.notify("notifications/mgp.audit", event)
         if (listeners := self.listeners()) is not None:
-            listeners.audited(call, event_type, tool, event["details"])
+            listeners.on_call_audited(call, event_type, tool, event["details"])
 
     def record(
         self, event_type: str, server_id: str, result: str, details: Mapping[str, Any], *, by: Params | None = None
@@ -116,7 +116,7 @@ class AuditTrail:
         if self.sinks:
             actor = by or {"type": "kernel", "id": self._server_id}
             event = _event(secrets.token_hex(16), event_type, actor, {"server_id": server_id}, result, details)
-            self._keep(event, by is not None)
+            self._append_to_sinks(event, by is not None)
 
     def settle(self) -> None:
         """Have every sink finish what it has. A sink that fails is logged."""
@@ -146,7 +146,7 @@ class AuditTrail:
             target["tool_name"] = tool
         return _event(trace_id(call), event_type, actor, target, result, details)
 
-    def _keep(self, event: Params, durable: bool) -> None:
+    def _append_to_sinks(self, event: Params, durable: bool) -> None:
         for sink in self.sinks:
             try:
                 sink.append(event, durable=durable)
@@ -320,8 +320,8 @@ def _sink(given: Any, log_name: str | None) -> AuditSink:
 
 
 LIMIT: Final = 100
-LARGEST_LIMIT: Final = 1_000
-LARGEST_SEQ: Final = 10**17
+MAX_LIMIT: Final = 1_000
+MAX_SEQ: Final = 10**17
 
 
 class ReadableAuditLog(Protocol):
@@ -344,8 +344,8 @@ def _is_readable(sink: object) -> TypeGuard[ReadableAuditLog]:
 
 async def replay(call: Call, log: ReadableAuditLog, params: Params) -> Params:
     """A page of the log. Who may read it is up to the caller. Raises InvalidParams."""
-    since_seq = _number(params, "since_seq", 0, 0, LARGEST_SEQ)
-    limit = _number(params, "limit", LIMIT, 1, LARGEST_LIMIT)
+    since_seq = _number(params, "since_seq", 0, 0, MAX_SEQ)
+    limit = _number(params, "limit", LIMIT, 1, MAX_LIMIT)
     since = vocabulary.parse_instant(params.get("since_timestamp"), "since_timestamp")
     if since is not None and "since_seq" in params:
         raise InvalidParams("Invalid params: give since_seq or since_timestamp, and not both")

@@ -57,7 +57,7 @@ class CallbackSection:
         answered in time, PeerGone if the peer leaves, ToolError for an answer that is none of the options.
         """
         return {
-            name: question.read(await self._answer(call, question))
+            name: question.read_response(await self._answer(call, question))
             for name, question in callback_questions(message, form)
         }
 
@@ -102,16 +102,16 @@ class CallbackSection:
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
         sharer = call.session.sharer
         if sharer is not None and call.identity is not None and sharer.is_elsewhere(id):
-            return _accepted_elsewhere(sharer.tell_elsewhere(id, ANSWERED, params, call.identity))
-        return _accepted(self._take(call.session, call.principal, call.identity, params))
+            return _await_acceptance(sharer.tell_elsewhere(id, ANSWERED, params, call.identity))
+        return _make_acceptance(self._deliver_answer(call.session, call.principal, call.identity, params))
 
-    def answered(self, session: Session, params: Params) -> None:
+    def on_shared_answer(self, session: Session, params: Params) -> None:
         """Another process was given an answer. One that no call waits for changes nothing."""
         sender = SENDER.get()
         if sender is not None and isinstance(params.get("callback_id"), str) and "response" in params:
-            self._take(session, sender.id, sender, params)
+            self._deliver_answer(session, sender.id, sender, params)
 
-    def _take(self, session: Session, principal: str, identity: PeerIdentity | None, params: Params) -> bool:
+    def _deliver_answer(self, session: Session, principal: str, identity: PeerIdentity | None, params: Params) -> bool:
         """Give an answer to the call that waits for it. False: none does, or it is not this sender's to answer."""
         id, asked = params["callback_id"], session.peek(OpenCallbacks)
         asker, answer = asked.waiting.get((principal, id), NOBODY) if asked is not None else NOBODY
@@ -123,7 +123,7 @@ class CallbackSection:
         answer.set_result(params["response"])
         return True
 
-    def closed(self, session: Session) -> None:
+    def on_session_closed(self, session: Session) -> None:
         """Nobody will answer any more."""
         asked = session.peek(OpenCallbacks)
         for _, answer in list(asked.waiting.values()) if asked is not None else ():
@@ -131,11 +131,11 @@ class CallbackSection:
                 answer.set_exception(PeerGone("the peer has left"))
 
 
-async def _accepted_elsewhere(telling: Awaitable[bool]) -> Params:
-    return _accepted(await telling)  # it is judged where the question was asked
+async def _await_acceptance(telling: Awaitable[bool]) -> Params:
+    return _make_acceptance(await telling)  # it is judged where the question was asked
 
 
-def _accepted(is_accepted: bool) -> Params:
+def _make_acceptance(is_accepted: bool) -> Params:
     if not is_accepted:
         # The message does not say whether such a callback ever existed, here or in another session.
         raise InvalidParams(
@@ -177,7 +177,7 @@ class CallbackQuestion:
     def options(self) -> list[str]:
         return []
 
-    def read(self, response: Any) -> Any:
+    def read_response(self, response: Any) -> Any:
         """The field's value; None for one left blank. Raises Declined, Dismissed, or ToolError if it does not fit."""
         if response is None or response == "":
             if not self.required:

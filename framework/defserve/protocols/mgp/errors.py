@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias,
 from defserve.core.messages import Params
 from defserve.core.peer import error_object
 from defserve.errors import BadArguments, InvalidParams, LimitExceeded, Refused, Rejected, TimedOut, ToolError
-from defserve.protocols.mcp.errors import UnknownTool, rejection, trace_id, ungrouped
+from defserve.protocols.mcp.errors import UnknownTool, rejection, trace_id, unwrap_group
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -179,7 +179,7 @@ def code_of(error: BaseException) -> int | None:
 
 def error_response(call: Call, error: BaseException) -> Params | None:
     """The result or error of a request that raised, for a peer that speaks MGP. None leaves it to MCP."""
-    error = ungrouped(error)
+    error = unwrap_group(error)
     if isinstance(error, UnknownTool):
         kind = KINDS[TOOL_NOT_FOUND]
         block = _block(kind, {}, {"tool": call.params["name"]})
@@ -190,7 +190,7 @@ def error_response(call: Call, error: BaseException) -> Params | None:
     is_tool = call.method == "tools/call"
     # §7.4: refused code is a result, so that the model which wrote it can correct it.
     if is_tool and code == CODES["code_safety_violation"] and isinstance(error, Rejected):
-        return {"result": call.terms.profile.result(call, _rejected_code(call, KINDS[code], error, block))}
+        return {"result": call.terms.profile.result(call, _build_code_rejection(call, KINDS[code], error, block))}
     # 4000 speaks of the arguments of tools only.
     number = InvalidParams.code if isinstance(error, BadArguments) and not is_tool else code
     found = error.data if isinstance(error, Rejected) else {}
@@ -231,7 +231,7 @@ def _is_repeatable(call: Call) -> bool:
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
 
 
-def _rejected_code(call: Call, kind: ErrorKind, error: Rejected, block: Params) -> Params:
+def _build_code_rejection(call: Call, kind: ErrorKind, error: Rejected, block: Params) -> Params:
     detail: Params = {"trace_id": trace_id(call), "error_type": error.error_type, "_mgp": block}
     return rejection(error.data | {"code": kind.code, "name": kind.name}, detail) | {"_mgp": block}
 

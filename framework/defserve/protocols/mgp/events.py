@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from pydantic_core import to_jsonable_python
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import Principal, checked_scopes, remembered, written
+from defserve.auth.principals import Principal, decode_principal, encode_principal, parse_scopes
 from defserve.core.call import Call
 from defserve.core.extension import AddressedMessage
 from defserve.core.json_values import is_array
@@ -62,7 +62,7 @@ Note: TypeAlias = Callable[[Session, str, str], bool]
 # -- MGP §13.5: one event channel, as an author declares it, and what is emitted on it.
 
 
-LONGEST_NAME = 128
+MAX_NAME_LENGTH = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 Audience: TypeAlias = "str | Principal | Session | None"
@@ -102,7 +102,7 @@ class MgpEvent:
             return False
         return caller.covers(self._to) if isinstance(self._to, Principal) else self._to == caller.id
 
-    def written(self) -> list[Any]:
+    def to_json_value(self) -> list[Any]:
         """The event as JSON, for another process; without whom it is for."""
         return [self.channel.name, self.id, self.at.isoformat(), self.data, self.severity]
 
@@ -111,11 +111,11 @@ class MgpEvent:
         if isinstance(self._to, Session):
             return {"session": self._to.sharer.id} if self._to.sharer is not None else None
         if isinstance(self._to, Principal):
-            return {"principal": written(self._to)}
+            return {"principal": encode_principal(self._to)}
         return {"name": self._to}
 
     @classmethod
-    def remembered(cls, channel: EventChannel, value: list[Any], to: Audience) -> MgpEvent:
+    def from_json_value(cls, channel: EventChannel, value: list[Any], to: Audience) -> MgpEvent:
         """The event that was `written`."""
         _, id, at, data, severity = value
         event = cls(channel, datetime.fromisoformat(at), data, severity, to)
@@ -140,13 +140,13 @@ class EventChannel:
     def __init__(
         self, name: str, kind: Any = None, *, scopes: str | Iterable[str] = (), standard: bool = False
     ) -> None:
-        if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        if not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
             raise UsageError(
                 f"{name!r} cannot be an event channel",
                 fix='use words with dots between them: "model.token_usage", "com.example.order_shipped"',
             )
         self.name, self.standard, self._kind = name, standard, kind
-        self.scopes, self.patterns = frozenset(checked_scopes(scopes)), frozenset(_patterns(name))
+        self.scopes, self.patterns = frozenset(parse_scopes(scopes)), frozenset(_patterns(name))
         self.audiences: list[EventPublisher] = []
         self._adapter: TypeAdapter[Any] | None = None
 
@@ -238,11 +238,11 @@ class EventSubscription:
         self._last = self._sent = self._under_way = 0
         self._waiting, self._ended = EventBuffer(), False
 
-    def fits(self, channel: EventChannel) -> bool:
+    def is_subscribed_to(self, channel: EventChannel) -> bool:
         return not channel.patterns.isdisjoint(self.patterns)
 
     def wants(self, event: MgpEvent) -> bool:
-        return self.fits(event.channel) and event.severity >= self.least
+        return self.is_subscribed_to(event.channel) and event.severity >= self.least
 
     def takes(self, event: MgpEvent) -> bool:
         """Whether it wants the event, and may be told."""
@@ -277,9 +277,11 @@ class EventSubscription:
                 params["gap"] = {"from": self._sent + 1, "to": sequence - 1}
             self._sent = sequence
             self._under_way += 1
-            self.session.outlet(AddressedMessage(notification(EVENT, params), (self.caller,), taken=self._taken))
+            self.session.outlet(
+                AddressedMessage(notification(EVENT, params), (self.caller,), taken=self._on_sent_or_dropped)
+            )
 
-    def _taken(self) -> None:
+    def _on_sent_or_dropped(self) -> None:
         self._under_way -= 1
         if self._waiting.events:
             # Not at once: the transport is in the middle of writing.
@@ -341,7 +343,7 @@ class EventSection:
                 f"Method not found: {call.method} (nothing can be pushed without a session: use mgp/events/replay)",
                 data={"error_type": "no_session"},
             )
-        patterns, least = _wanted(params), _least(params)
+        patterns, least = _read_patterns(params), _least(params)
         names, unsupported = self._fitting(call, patterns)
         mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
         if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
@@ -350,7 +352,7 @@ class EventSection:
         mine[id] = subscription = EventSubscription(id, call.session, identity(call), wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
-        call.session.kept_changed()
+        call.session.mark_dirty()
         return {"subscribed": names, "unsupported": unsupported, "subscription_id": id}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
@@ -363,7 +365,7 @@ class EventSection:
                 "Invalid params: this session has no such subscription", data={"error_type": "unknown_subscription"}
             )
         self._end(subscription)
-        call.session.kept_changed()
+        call.session.mark_dirty()
         return {"unsubscribed": True, "subscription_id": id}
 
     def replay(self, call: Call, params: Params) -> Params:
@@ -371,7 +373,7 @@ class EventSection:
 
         `gap` is true when that event is no longer known here, so that others behind it may be lost as well.
         """
-        patterns, least = _wanted(params), _least(params)
+        patterns, least = _read_patterns(params), _least(params)
         since = read_text(params, "since") if params.get("since") is not None else None
         names, unsupported = self._fitting(call, patterns, kept_only=True)
         found, gap = self.recent.after(since)
@@ -387,7 +389,7 @@ class EventSection:
             "unsupported": unsupported,
         }
 
-    def closed(self, session: Session) -> None:
+    def on_session_closed(self, session: Session) -> None:
         """End the subscriptions of a session that has ended."""
         for subscription in list((session.peek(SessionSubscriptions) or SessionSubscriptions()).values()):
             self._end(subscription)
@@ -398,17 +400,17 @@ class EventSection:
         for id, subscription in list(mine.items()):
             if subscription.caller.credential == credential:
                 self._end(mine.pop(id))
-                session.kept_changed()
+                session.mark_dirty()
 
-    def kept(self, session: Session) -> Params:
+    def export_state(self, session: Session) -> Params:
         """The subscriptions of a session and how many events each was told, for another process."""
         found: Params = {}
         for id, each in (session.peek(SessionSubscriptions) or SessionSubscriptions()).items():
-            found[f"{SUBSCRIPTION}{id}"] = [sorted(each.patterns), each.least, written(each.caller)]
+            found[f"{SUBSCRIPTION}{id}"] = [sorted(each.patterns), each.least, encode_principal(each.caller)]
             found[f"{SEQUENCE}{id}"] = each.sequence
         return found
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has `kept`."""
         wanted = {name.removeprefix(SUBSCRIPTION): kept[name] for name in kept if name.startswith(SUBSCRIPTION)}
         mine = session.peek(SessionSubscriptions)
@@ -419,7 +421,7 @@ class EventSection:
             self._end(mine.pop(id))
         for id, (patterns, least, caller) in wanted.items():
             if id not in mine:
-                mine[id] = made = EventSubscription(id, session, remembered(caller), frozenset(patterns), least)
+                mine[id] = made = EventSubscription(id, session, decode_principal(caller), frozenset(patterns), least)
                 self._subscriptions.add(made)
                 self._watchers += self._watches(made)
             mine[id].continue_after(kept.get(f"{SEQUENCE}{id}", 0))
@@ -441,7 +443,7 @@ class EventSection:
         return self._watchers > 0
 
     def _watches(self, subscription: EventSubscription) -> bool:
-        return any(subscription.fits(channel) for channel in self.channels.values() if channel.standard)
+        return any(subscription.is_subscribed_to(channel) for channel in self.channels.values() if channel.standard)
 
     def _fitting(self, call: Call, patterns: list[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
         """The matching channels that are open to this caller, and the patterns that match none of them."""
@@ -457,38 +459,38 @@ class EventSection:
         """Send an event to the subscribers that it concerns, in all processes. From any thread."""
         is_shared = self._share(event)
         if not is_shared:
-            self._keep(event)
+            self._remember_event(event)
         # What is not shared still has its number from the one process that counts for a session.
         told = list(self._subscriptions)
         self._offer(
             event, [s for s in told if s.session.sharer is None or (not is_shared and s.session.sharer.is_owner)]
         )
 
-    def received(self, event: MgpEvent, sessions: Iterable[Session], note: Note) -> None:
+    def deliver_shared_event(self, event: MgpEvent, sessions: Iterable[Session], note: Note) -> None:
         """A process has shared an event, of which these sessions are told."""
         for session in sessions:
             for id, subscription in sorted((session.peek(SessionSubscriptions) or SessionSubscriptions()).items()):
                 if subscription.takes(event) and note(session, f"{SEQUENCE}{id}", str(subscription.sequence + 1)):
                     subscription.offer(event)
 
-    def received_elsewhere(self, event: MgpEvent, *, is_own: bool) -> None:
+    def deliver_event_locally(self, event: MgpEvent, *, is_own: bool) -> None:
         """A process has shared an event: all remember it, and tell the sessions that only they know."""
-        self._keep(event)
+        self._remember_event(event)
         if not is_own:
             self._offer(event, [each for each in list(self._subscriptions) if each.session.sharer is None])
 
-    def _keep(self, event: MgpEvent) -> None:
+    def _remember_event(self, event: MgpEvent) -> None:
         if event.is_kept:
-            self.recent.keep(event)
+            self.recent.add_event(event)
 
-    def remembered(self, value: list[Any], session: Callable[[str], Session | None]) -> MgpEvent | None:
+    def decode_event(self, value: list[Any], session: Callable[[str], Session | None]) -> MgpEvent | None:
         """The event that another process has written, with whom it is for. None if it concerns nobody here."""
         *event, to = value
         channel = self.channels.get(event[0])
-        audience: Audience = remembered(to["principal"]) if "principal" in to else to.get("name")
+        audience: Audience = decode_principal(to["principal"]) if "principal" in to else to.get("name")
         if "session" in to and (audience := session(to["session"])) is None:
             return None
-        return MgpEvent.remembered(channel, event, audience) if channel is not None else None
+        return MgpEvent.from_json_value(channel, event, audience) if channel is not None else None
 
     def _offer(self, event: MgpEvent, subscriptions: Iterable[EventSubscription]) -> None:
         for subscription in subscriptions:
@@ -504,7 +506,7 @@ class EventSection:
         data = {"tool_name": tool, "request_id": call.id, "trace_id": trace_id(call), **details}
         self.channels[name].emit_now(data, severity=TOOL_CHANNELS[name], to=_caller(call))
 
-    def audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None:
+    def on_call_audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None:
         """Tell a caller of an event on the audit trail, if it is about security."""
         reason = details.get("reason")
         name = SECURITY_EVENTS.get(str(reason) if event_type == "TOOL_BLOCKED" else event_type)
@@ -521,7 +523,7 @@ def _caller(call: Call) -> Audience:
     return call.session if is_stranger(caller) else caller
 
 
-def _wanted(params: Params) -> list[str]:
+def _read_patterns(params: Params) -> list[str]:
     patterns = params.get("channels")
     if not is_array(patterns) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise InvalidParams('Invalid params: channels must be a list of names and patterns, like ["tool.*"]')
@@ -543,7 +545,7 @@ class RecentEvents:
     def __init__(self) -> None:
         self._kept, self._lock = EventBuffer(), Lock()
 
-    def keep(self, event: MgpEvent) -> None:
+    def add_event(self, event: MgpEvent) -> None:
         with self._lock:
             self._kept.append(0, event)
 

@@ -14,7 +14,7 @@ from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, MethodNotFound
-from defserve.protocols.mcp.errors import TRACE_ID_RULE, is_trace_id, sent_trace_id
+from defserve.protocols.mcp.errors import TRACE_ID_RULE, is_trace_id, read_client_trace_id
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mgp.terms import (
     EXTENSION_ID,
@@ -24,10 +24,10 @@ from defserve.protocols.mgp.terms import (
     Agreement,
     SecurityOptions,
     agree,
+    derive_security,
     sections,
     sections_of,
     tool_security,
-    undeclared,
 )
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class MGP(Extension):
         mgp = {
             "version": VERSION,
             "extensions": list(agreed.extensions),
-            "permissions_required": self.permissions.required(self.tools),
+            "permissions_required": self.permissions.list_required_permissions(self.tools),
             "server_id": self.server_id,
             "trust_level": self.options.trust_level,
         }
@@ -204,7 +204,7 @@ class MGP(Extension):
 
         return HealthSection(self.server_id, self.tools, self.all_checks)
 
-    def searched(self, given: Any, mcp: MCP, owner: Any) -> ToolSearch:
+    def enable_search(self, given: Any, mcp: MCP, owner: Any) -> ToolSearch:
         """Make the tools findable (§16), as `Server(search=…)` says. Raises UsageError for what it cannot mean."""
         from defserve.protocols.mgp.meta_tools import ToolSearch
         from defserve.protocols.mgp.tool_catalogue import ServerCatalogue
@@ -213,7 +213,7 @@ class MGP(Extension):
             statuses = self.permissions.statuses(call, names, server_id).items()
             return {name: status.decision for name, status in statuses if status.decision != "approved"}
 
-        catalogue = ServerCatalogue(self.tools, self.server_id, mcp.listed, missing)
+        catalogue = ServerCatalogue(self.tools, self.server_id, mcp.describe_tool, missing)
         search = ToolSearch(given, mcp.tools, catalogue, lambda: self.audit, owner)
         self.tool_discovery = search.section
         return search
@@ -258,26 +258,30 @@ class MGP(Extension):
         return {
             "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
             "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
-            "notifications/initialized": self._opened,
-            "notifications/dev.defserve.callback_answered": lambda session, params: self.callbacks.answered(
+            "notifications/initialized": self._on_initialized,
+            "notifications/dev.defserve.callback_answered": lambda session, params: self.callbacks.on_shared_answer(
                 session, params
             ),
-            "notifications/mgp.lifecycle": self._told_state,
+            "notifications/mgp.lifecycle": self._on_lifecycle_notification,
         }
 
-    def _opened(self, session: Session, params: Params) -> None:
+    def _on_initialized(self, session: Session, params: Params) -> None:
         if session.terms is None or "lifecycle" not in sections_of(session.terms):
             return
-        self.lifecycle.connected(session)
+        self.lifecycle.notify_connected(session)
         if self.all_checks() and session.engine.ready:
             session.engine.spawn(self.health.run_checks())
 
-    def _told_state(self, session: Session, params: Params) -> None:
+    def _on_lifecycle_notification(self, session: Session, params: Params) -> None:
         if session.terms is not None and "lifecycle" in sections_of(session.terms):
-            self.lifecycle.told(session, params)
+            self.lifecycle.on_state_notification(session, params)
 
     def around(self) -> Mapping[str, Wrapper]:
-        return {"tools/call": self._around_call, "resources/read": _traced, "prompts/get": _traced}
+        return {
+            "tools/call": self._around_call,
+            "resources/read": _run_with_trace_check,
+            "prompts/get": _run_with_trace_check,
+        }
 
     def _around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
         _check_trace_id(call)
@@ -291,10 +295,10 @@ class MGP(Extension):
         return self.callbacks if "callbacks" in sections(call) and not dialect_of(call).stateless else None
 
     def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
-        return self._audited() if self.options.audit else None
+        return self._hold_audit_trail() if self.options.audit else None
 
     @asynccontextmanager
-    async def _audited(self) -> AsyncGenerator[None]:
+    async def _hold_audit_trail(self) -> AsyncGenerator[None]:
         """Open the audit trail before the first call, so that a log that is not intact stops the start."""
         trail = self.audit
         try:
@@ -306,7 +310,7 @@ class MGP(Extension):
             with CancelScope(shield=True):
                 await run_sync(trail.settle)
 
-    def declared(self, item: Any) -> None:
+    def on_item_declared(self, item: Any) -> None:
         is_tool = item.kind == "tool"
         if not (sys.modules.keys() & _DECLARING or (is_tool and item.options.security)):
             return
@@ -362,7 +366,7 @@ class MGP(Extension):
         if (found := tool_security(item)) is not None:
             block = found.security.wire()
         elif item.kind == "tool" and "tool_security" in shown:
-            block = undeclared(item.options.annotations, is_own=item.backend is None)
+            block = derive_security(item.options.annotations, is_own=item.backend is None)
         else:
             return {}
         described: Params = {"security": block} if "tool_security" in shown else {}
@@ -381,20 +385,20 @@ class MGP(Extension):
 
     def session_closed(self, session: Session) -> None:
         if self._callbacks is not None:
-            self._callbacks.closed(session)
+            self._callbacks.on_session_closed(session)
         if self._events is not None:
-            self._events.closed(session)
+            self._events.on_session_closed(session)
 
-    def kept(self, session: Session) -> Params:
-        grants = {f"{GRANT}{name}": value for name, value in self.permissions.kept(session).items()}
-        return grants if self._events is None else grants | self._events.kept(session)
+    def export_state(self, session: Session) -> Params:
+        grants = {f"{GRANT}{name}": value for name, value in self.permissions.export_state(session).items()}
+        return grants if self._events is None else grants | self._events.export_state(session)
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         grants = {name.removeprefix(GRANT): value for name, value in kept.items() if name.startswith(GRANT)}
-        self.permissions.restore(session, grants)
+        self.permissions.import_state(session, grants)
         others = {name: value for name, value in kept.items() if not name.startswith(GRANT)}
         if others or self._events is not None:
-            self.events.restore(session, others)
+            self.events.import_state(session, others)
 
     def credential_ended(self, session: Session, credential: str) -> None:
         if self._events is not None:
@@ -404,11 +408,11 @@ class MGP(Extension):
 
 def _check_trace_id(call: Call) -> None:
     """Raises InvalidParams for a trace id that cannot be kept (§6.5). To replace it would break the client's trace."""
-    if (given := sent_trace_id(call)) is not None and not is_trace_id(given):
+    if (given := read_client_trace_id(call)) is not None and not is_trace_id(given):
         raise InvalidParams(f"Invalid params: trace_id must be a text of {TRACE_ID_RULE}")
 
 
-def _traced(call: Call, params: Params, following: Next) -> Awaitable[Any]:
+def _run_with_trace_check(call: Call, params: Params, following: Next) -> Awaitable[Any]:
     _check_trace_id(call)
     return following(call, params)
 

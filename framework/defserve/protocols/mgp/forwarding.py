@@ -11,7 +11,7 @@ from defserve.guard.code.allowed_names import CodeLevel
 from defserve.guard.code.policy import CodePolicy
 from defserve.guard.shell import judgement
 from defserve.guard.shell.judgement import ShellMode
-from defserve.guard.verdict import Verdict, checked
+from defserve.guard.verdict import Verdict, require_allowed
 from defserve.protocols.mgp.security import STANDARD
 
 # The list of programs that a tool may run is its author's, and is not sent to the client.
@@ -51,7 +51,7 @@ def texts(value: Any) -> Iterator[str]:
 
 def _judge_text(name: str, text: str, block: Mapping[str, Any] | None) -> None:
     if block is not None and (name == "sandbox" or name == "readonly"):
-        checked(_in_form(text, name), "Command refused", name)
+        require_allowed(_in_form(text, name), "Command refused", name)
     elif block is not None and name == "code_safety":
         _code(block.get("code_safety")).source(text)
     else:

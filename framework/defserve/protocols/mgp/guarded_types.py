@@ -149,7 +149,7 @@ def _refuse_bypass(check: UnionCheck, subject: str, place: str) -> None:
         )
 
 
-def _unguarded(given: Any, within: tuple[Any, ...] = ()) -> Any:
+def _strip_guards(given: Any, within: tuple[Any, ...] = ()) -> Any:
     """The JSON that a type accepts, as a type without guards: `str` for any text, `dict` for guarded fields.
 
     `within`: the `type Name = …` that it is a part of. Such a name may hold itself.
@@ -157,24 +157,24 @@ def _unguarded(given: Any, within: tuple[Any, ...] = ()) -> Any:
     if given in within:
         return given
     if (annotation := getattr(given, "__value__", None)) is not None:
-        return _unguarded(annotation, (*within, given))
+        return _strip_guards(annotation, (*within, given))
     annotation = getattr(given, "__supertype__", given)
     if inspect.isclass(annotation) and (_own_guard(annotation) or issubclass(annotation, _TEXTS)):
         return str
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _unguarded(arguments[0], within)
+        return _strip_guards(arguments[0], within)
     if origin is dict or (origin is None and _is_guarded(annotation)):
         return dict
     if origin is None:
         return annotation
-    return (origin, *(inner if isinstance(inner, str) else _unguarded(inner, within) for inner in arguments))
+    return (origin, *(inner if isinstance(inner, str) else _strip_guards(inner, within) for inner in arguments))
 
 
 def takes_text(annotation: Any) -> bool:
     """Whether a value may be plain text."""
     branches = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return any(_unguarded(branch) is str for branch in branches)
+    return any(_strip_guards(branch) is str for branch in branches)
 
 
 # -- Whether a union lets a value reach the function that one of its branches would have judged.
@@ -243,7 +243,7 @@ class UnionCheck:
         """The guards in it, each once."""
         found: list[Any] = []
         for node in _all_nodes([self._core, *self._definitions.values()]):
-            if _is_guard(node) and (guard := _called(node).__self__) not in found:
+            if _is_guard(node) and (guard := _get_function(node).__self__) not in found:
                 found.append(guard)
         return found
 
@@ -468,17 +468,17 @@ def _choices(union: Node) -> Iterator[Node]:
 
 
 def _is_guard(node: Node) -> bool:
-    return node.get("type") == "function-after" and isinstance(getattr(_called(node), "__self__", None), GUARDS)
+    return node.get("type") == "function-after" and isinstance(getattr(_get_function(node), "__self__", None), GUARDS)
 
 
-def _called(node: Node) -> Any:
+def _get_function(node: Node) -> Any:
     """The function that a node calls."""
     function: Any = node.get("function")
     return function.get("function") if is_mapping(function) else function
 
 
 def _is_of_pydantic(node: Node) -> bool:
-    return str(getattr(_called(node), "__module__", "")).partition(".")[0] == "pydantic"
+    return str(getattr(_get_function(node), "__module__", "")).partition(".")[0] == "pydantic"
 
 
 def _is_anything(node: Node) -> bool:

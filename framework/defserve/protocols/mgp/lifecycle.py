@@ -92,14 +92,14 @@ class LifecycleSection:
         """Tell the peers that negotiated it that the state has changed."""
         params = self._change(STATES[previous], STATES[service.phase], service.reason)
         for session in listeners:
-            tell(session, params)
+            notify_state(session, params)
 
-    def connected(self, session: Session) -> None:
+    def notify_connected(self, session: Session) -> None:
         """Tell a peer that its handshake is over. It could not be told of the states before."""
         if session.composition.service.phase == "serving":
-            tell(session, self._change("connecting", "connected", ""))
+            notify_state(session, self._change("connecting", "connected", ""))
 
-    def told(self, session: Session, params: Params) -> None:
+    def on_state_notification(self, session: Session, params: Params) -> None:
         """A kernel tells this server to drain, in the form of §11.4. Whoever may not ask for a shutdown is ignored."""
         if params.get("new_state") != "draining" or params.get("server_id", self._server_id) != self._server_id:
             return
@@ -154,7 +154,7 @@ class LifecycleSection:
         return is_local(caller) or (self._access is not None and self._access.is_admin(caller))
 
 
-def tell(session: Session, params: Params) -> None:
+def notify_state(session: Session, params: Params) -> None:
     """Send a change of state to a peer, from whatever thread."""
     if session.engine.on_loop():
         session.notify(CHANGED, params)

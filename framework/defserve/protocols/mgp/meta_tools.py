@@ -26,7 +26,7 @@ from defserve.protocols.mcp.tools import Tool, ToolOptions, Tools
 from defserve.protocols.mgp.terms import CalledAs
 from defserve.protocols.mgp.tool_catalogue import CALL, DISCOVER, EVICT, REQUEST, SESSION, SPELLINGS, ServerCatalogue
 from defserve.protocols.mgp.tool_discovery import (
-    MOST_RESULTS,
+    MAX_RESULTS,
     REASONS,
     Levels,
     SearchedList,
@@ -92,11 +92,11 @@ class NamedCalls:
         # What other calls make is not what the model works with: its list stays as it is.
         is_learnt = isinstance(name, str) and call.outer is None and not self._levels.never_searched
         if is_learnt or not isinstance(name, str) or name in SPELLINGS:
-            return self._named(call, params, following, is_learnt)
+            return self._run_named_call(call, params, following, is_learnt)
         return following(call, params)
 
-    async def _named(self, call: Call, params: Params, following: Next, is_learnt: bool) -> Any:
-        meant = named(params)
+    async def _run_named_call(self, call: Call, params: Params, following: Next, is_learnt: bool) -> Any:
+        meant = resolve_named_call(params)
         if meant is not params:
             self._refuse(call, meant["name"])
             # Who asks its user does so by what its list says of the name that it calls.
@@ -106,7 +106,7 @@ class NamedCalls:
         if not is_learnt:
             return await following(call, params)
         name: str = params["name"]
-        loaded = self._section.loaded(call)
+        loaded = self._section.get_loaded_tools(call)
         before = frozenset(loaded.names)
         loaded.begin(name)
         try:
@@ -116,7 +116,7 @@ class NamedCalls:
         if (tool := call.subject) is not None and tool.protects_itself:
             before = frozenset(loaded.names)  # whatever the tool loaded or evicted, it has told
         elif tool is not None and remembers(call):
-            self._section.used(loaded, tool.name)
+            self._section.mark_used(loaded, tool.name)
         more = report_loaded(call, loaded, before)
         if more and is_object(result):
             result["_meta"] = {**(result.get("_meta") or {}), **more}
@@ -133,7 +133,7 @@ class NamedCalls:
             raise InvalidParams(f"Invalid params: {name} has arguments that go into headers; call it by its own name")
 
 
-def named(params: Params) -> Params:
+def resolve_named_call(params: Params) -> Params:
     """The params of the call that is meant. Raises InvalidParams for `mgp_tools_call` of itself."""
     name = params.get("name")
     known = SPELLINGS.get(name) if isinstance(name, str) else None
@@ -177,7 +177,7 @@ SCHEMAS: dict[str, Params] = {
         {
             "query": {"type": "string", "description": "What the tool should do"},
             "strategy": {"enum": list(STRATEGIES)},
-            "max_results": {"type": "integer", "minimum": 1, "maximum": MOST_RESULTS},
+            "max_results": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS},
             "filter": _object({"categories": _TEXTS, "risk_level_max": _RISK, "status": _TEXT}),
         },
         "query",
@@ -230,19 +230,19 @@ def meta_tools(section: ToolDiscovery, owner: Any) -> list[MetaTool]:
     async def evict(call: Call, given: Params) -> Params:
         return section.evict(call, given)
 
-    async def unused(call: Call, given: Params) -> Params:
+    async def fail_unreachable(call: Call, given: Params) -> Params:
         raise AssertionError("the name of the tool is replaced before")
 
     return [
-        _made(DISCOVER, section.discover, found_text, owner, changes=False),
-        _made(REQUEST, section.request, loaded_text, owner, changes=False),
-        _made(CALL, unused, str, owner, changes=True),
-        _made(SESSION, session, _session_text, owner, changes=False),
-        _made(EVICT, evict, _evicted_text, owner, changes=False),
+        _make_meta_tool(DISCOVER, section.discover, format_matches, owner, changes=False),
+        _make_meta_tool(REQUEST, section.request, format_loaded_tools, owner, changes=False),
+        _make_meta_tool(CALL, fail_unreachable, str, owner, changes=True),
+        _make_meta_tool(SESSION, session, _session_text, owner, changes=False),
+        _make_meta_tool(EVICT, evict, _format_evicted_tools, owner, changes=False),
     ]
 
 
-def _made(name: str, answer: Answer, text: Callable[[Params], str], owner: Any, *, changes: bool) -> MetaTool:
+def _make_meta_tool(name: str, answer: Answer, text: Callable[[Params], str], owner: Any, *, changes: bool) -> MetaTool:
     async def run(call: Call, **given: Any) -> Any:
         return await answer(call, given)
 
@@ -266,7 +266,7 @@ def _itself(call: Call) -> Call:
 
 
 # -- what the model reads ------------------------------------------------------------------------------------
-def found_text(answer: Params) -> str:
+def format_matches(answer: Params) -> str:
     """One line for each tool: its name, parameters and first sentence. Schemas would cost three times as much."""
     lines = [_line(tool) for tool in answer["tools"]]
     if not lines:
@@ -280,7 +280,7 @@ def found_text(answer: Params) -> str:
     return "\n".join(lines)
 
 
-def loaded_text(answer: Params) -> str:
+def format_loaded_tools(answer: Params) -> str:
     lines = [f"{answer['status']}: {len(answer['tools_loaded'])} loaded", *map(_line, answer["tools_loaded"])]
     return "\n".join([*lines, *(f"- {need['capability']}: {need['reason']}" for need in answer["tools_unavailable"])])
 
@@ -290,7 +290,7 @@ def _session_text(answer: Params) -> str:
     return f"{names} ({answer['total_tokens']} of {answer['max_tokens']} tokens)"
 
 
-def _evicted_text(answer: Params) -> str:
+def _format_evicted_tools(answer: Params) -> str:
     kept = f"; kept {', '.join(answer['kept'])}" if answer["kept"] else ""
     return f"evicted {', '.join(answer['evicted']) or 'nothing'}{kept}"
 

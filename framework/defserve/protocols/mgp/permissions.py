@@ -35,7 +35,7 @@ from defserve.protocols.mgp.vocabulary import (
     FAMILIES,
     GRANT_KEYS,
     GRANTED,
-    MOST_NAMES,
+    MAX_PERMISSIONS,
     NOT_THEIRS,
     OPERATOR,
     UNDECIDED,
@@ -43,14 +43,14 @@ from defserve.protocols.mgp.vocabulary import (
     PermissionStatus,
     answer,
     change_event,
+    check_permission,
     check_request,
     check_size,
-    checked_permission,
     decision_in,
+    decode_permission_status,
+    encode_permission_status,
     meant_by,
-    remembered,
     request_id,
-    written,
 )
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class PermissionSection:
             raise UsageError(f"permissions={self._policy!r} is not a policy", fix=f"use one of {', '.join(policies)}")
         if isinstance(granted, str):
             raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
-        self._granted = frozenset(checked_permission(name, "Server(granted=…)") for name in granted)
+        self._granted = frozenset(check_permission(name, "Server(granted=…)") for name in granted)
 
-    def required(self, tools: Iterable[Tool]) -> list[str]:
+    def list_required_permissions(self, tools: Iterable[Tool]) -> list[str]:
         """Every permission that one of the tools needs."""
         needed = [found.security.permissions for tool in tools if (found := tool_security(tool)) is not None]
         return sorted(frozenset[str]().union(*needed))
@@ -101,7 +101,7 @@ class PermissionSection:
 
     def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now. `server_id` is the server behind this one that needs them."""
-        decided, caller, now = self._decided(call), identity(call), self.clock()
+        decided, caller, now = self._find_decisions(call), identity(call), self.clock()
         open_question = DENIED if self._policy == "deny_all" else UNDECIDED
         found: dict[str, PermissionStatus] = {}
         for name in names:
@@ -124,7 +124,7 @@ class PermissionSection:
         repeated, names = request_id(params), check_request(params)
         statuses = self.statuses(call, [permission for name in names for permission in meant_by(name)])
         if self._policy is None:
-            decided = self._decided(call)
+            decided = self._find_decisions(call)
             statuses |= {name: UNDECIDED for name in statuses if name not in decided and name not in self._granted}
         return repeated | answer(statuses, names)
 
@@ -135,13 +135,15 @@ class PermissionSection:
                 f"{call.method}: nothing is remembered between requests; send grants along as _meta[{GRANT_KEYS[0]!r}]"
             )
         repeated, sent = request_id(params), read_object(params, "grants")
-        decisions = self._read(call, sent, vocabulary.parse_instant(params.get("expires_at"), "expires_at"))
+        decisions = self._parse_grants(call, sent, vocabulary.parse_instant(params.get("expires_at"), "expires_at"))
         kept = call.session.local(SessionGrants).setdefault(identity(call).credential, {})
-        if len(kept.keys() | decisions) > MOST_NAMES:
-            raise LimitExceeded(f"more than {MOST_NAMES} permissions in one session", data={"limit": "permissions"})
+        if len(kept.keys() | decisions) > MAX_PERMISSIONS:
+            raise LimitExceeded(
+                f"more than {MAX_PERMISSIONS} permissions in one session", data={"limit": "permissions"}
+            )
         before = self.statuses(call, decisions)
         kept.update(decisions)
-        call.session.kept_changed()
+        call.session.mark_dirty()
         after = self.statuses(call, decisions)
         self._report_changes(call, before, after)
         return repeated | answer(after, sent)
@@ -149,14 +151,18 @@ class PermissionSection:
     def credential_ended(self, session: Session, credential: str) -> None:
         """Forget what was granted with a key or token that is no longer good."""
         if (kept := session.peek(SessionGrants)) is not None and kept.pop(credential, None) is not None:
-            session.kept_changed()
+            session.mark_dirty()
 
-    def kept(self, session: Session) -> Params:
+    def export_state(self, session: Session) -> Params:
         """What the client of a session has decided, for another process: a name for each decision."""
         grants = session.peek(SessionGrants) or SessionGrants()
-        return {f"{name}\n{who}": written(each) for who, mine in grants.items() for name, each in mine.items()}
+        return {
+            f"{name}\n{who}": encode_permission_status(each)
+            for who, mine in grants.items()
+            for name, each in mine.items()
+        }
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has `kept`."""
         if not kept and session.peek(SessionGrants) is None:
             return
@@ -164,7 +170,7 @@ class PermissionSection:
         grants.clear()
         for name, value in kept.items():
             permission, _, credential = name.partition("\n")
-            grants.setdefault(credential, {})[permission] = remembered(value)
+            grants.setdefault(credential, {})[permission] = decode_permission_status(value)
 
     # -- who says what -----------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ class PermissionSection:
         policy = self._policy or ("config_only" if is_stranger(caller) else "operator")
         return policy == "operator" or (policy == "config_only" and name in self._granted)
 
-    def _decided(self, call: Call) -> Mapping[str, PermissionStatus]:
+    def _find_decisions(self, call: Call) -> Mapping[str, PermissionStatus]:
         if "permissions" not in sections(call):
             return {}
         if not _is_stateless(call):
@@ -184,9 +190,9 @@ class PermissionSection:
             return {}
         if not is_object(grants):
             raise InvalidParams(f"Invalid params: _meta[{GRANT_KEYS[0]!r}] must be an object")
-        return self._read(call, grants, None)
+        return self._parse_grants(call, grants, None)
 
-    def _read(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
+    def _parse_grants(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""
         caller, found = identity(call), dict[str, PermissionStatus]()
         counts = not is_stranger(caller)
@@ -356,7 +362,7 @@ def format_question(
     }
     declared = _properties(schema, schema)
     order = sorted(plain, key=lambda key: key not in declared)
-    shown: dict[str, Any] = _masked(plain, schema, schema, 0)
+    shown: dict[str, Any] = _mask_secrets(plain, schema, schema, 0)
     lines = [
         f"  {printable(shorten_text(key, *NAME_EDGES))}: {printable(shorten_text(str(shown[key])))}"
         for key in order[:MAX_ARGUMENTS]
@@ -369,40 +375,40 @@ def format_question(
     return "\n".join([f"Run {printable(name)}{whose}{how}{why}?", *lines])
 
 
-def _masked(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
+def _mask_secrets(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
     """The value, without what its schema names like a secret."""
     from defserve.base.redaction import MASK, is_secret_field
 
     if depth > MAX_DEPTH:
         return value
     if is_array(value):
-        items = _object(_resolved(schema, root).get("items"))
-        return [_masked(each, items, root, depth + 1) for each in value]
+        items = _object(_resolve_ref(schema, root).get("items"))
+        return [_mask_secrets(each, items, root, depth + 1) for each in value]
     if not is_object(value):
         return value
     declared = _properties(schema, root)
     return {
         name: MASK
         if name in declared and is_secret_field(name, each)
-        else _masked(each, _object(declared.get(name)), root, depth + 1)
+        else _mask_secrets(each, _object(declared.get(name)), root, depth + 1)
         for name, each in value.items()
     }
 
 
 def _properties(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """The members that a schema declares; of several choices, those of the first that has any."""
-    found = _resolved(schema, root)
+    found = _resolve_ref(schema, root)
     options: list[Any] = [found]
     for word in ("anyOf", "oneOf", "allOf"):
         if is_array(choices := found.get(word)):
             # It is asked for each object of the arguments, and a mounted server may have written the schema.
             options += choices[:MAX_CHOICES]
-    resolved = (_resolved(_object(option), root) for option in options)
+    resolved = (_resolve_ref(_object(option), root) for option in options)
     none: Mapping[str, Any] = {}
     return next((each for option in resolved if (each := _object(option.get("properties")))), none)
 
 
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_ref(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     where = schema.get("$ref")
     if not isinstance(where, str) or not where.startswith("#/$defs/"):
         return schema

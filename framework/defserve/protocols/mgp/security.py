@@ -18,9 +18,9 @@ from defserve.core.json_values import is_array, is_mapping
 from defserve.core.messages import Params
 from defserve.errors import Rejected, UsageError
 from defserve.guard.argument_types import URLS, Code, PublicUrl, Shell, ShellCommand, Url
-from defserve.guard.verdict import Verdict, checked
+from defserve.guard.verdict import Verdict, require_allowed
 from defserve.protocols.mgp.guarded_types import Guard, guards_of, takes_text
-from defserve.protocols.mgp.vocabulary import EFFECTS, PERMISSIONS, READING, VALIDATORS, Risk, checked_permission
+from defserve.protocols.mgp.vocabulary import EFFECTS, PERMISSIONS, READING, VALIDATORS, Risk, check_permission
 
 if TYPE_CHECKING:
     from defserve.guard.egress import Egress
@@ -112,7 +112,7 @@ def _check(security: Security) -> None:
         if isinstance(given, str):
             raise wrong(f"{given!r} is a text, not a list", f"write [{given!r}]")
     for permission in security.permissions:
-        checked_permission(permission, security.where)
+        check_permission(permission, security.where)
     for effect in security.effects:
         if effect not in EFFECTS:
             raise wrong(f"{effect!r} is not a side effect", f"use some of {', '.join(EFFECTS)}")
@@ -176,11 +176,11 @@ def dangerous(*permissions: Any, **details: Any) -> Any:
 
 def _mark(risk: Risk, permissions: tuple[Any, ...], details: dict[str, Any]) -> Any:
     if len(permissions) == 1 and callable(permissions[0]) and not details:
-        return _marked(permissions[0], risk, (), {})
-    return lambda function: _marked(function, risk, permissions, details)  # pyright: ignore
+        return _mark_function(permissions[0], risk, (), {})
+    return lambda function: _mark_function(function, risk, permissions, details)  # pyright: ignore
 
 
-def _marked(function: F, risk: Risk, permissions: tuple[Any, ...], details: dict[str, Any]) -> F:
+def _mark_function(function: F, risk: Risk, permissions: tuple[Any, ...], details: dict[str, Any]) -> F:
     here = where(function)
     if REGISTERED in function.__dict__:
         raise UsageError(
@@ -237,7 +237,7 @@ class Validator:
             found = await found
         reason = f"{self.name} refused the call"
         if isinstance(found, Verdict):
-            checked(found, reason, self.name)
+            require_allowed(found, reason, self.name)
         elif isinstance(found, str) or found is False:
             raise Rejected(reason, ["not allowed" if found is False else found], guard=self.name)
 
@@ -465,7 +465,7 @@ async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) ->
 
     private = (*guard.private, *(egress.private if egress else ()))
     verdict = await check(url, Egress(schemes=guard.schemes, ports=None, private=private))
-    checked(verdict, "URL refused", guard.validator)
+    require_allowed(verdict, "URL refused", guard.validator)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -38,7 +38,7 @@ class KnownServer:
     speaks_mgp: bool = False
     created_by: str | None = None
 
-    def fits(self, wanted: ServerFilter) -> bool:
+    def is_match(self, wanted: ServerFilter) -> bool:
         return (
             wanted.status in (None, self.status)
             and wanted.extensions.issubset(self.extensions)
@@ -86,7 +86,7 @@ class DiscoverySection:
 
     async def list(self, call: Call, params: Params) -> Params:
         wanted = ServerFilter.of(params)
-        return {"servers": [one.wire() for one in self.directory.servers(call) if one.fits(wanted)]}
+        return {"servers": [one.wire() for one in self.directory.servers(call) if one.is_match(wanted)]}
 
     async def register(self, call: Call, params: Params) -> Params:
         self.directory.check(call)
@@ -175,7 +175,7 @@ def operator_tools(section: DiscoverySection, owner: Any) -> list[OperatorTool]:
         REGISTER: section.register,
         DEREGISTER: section.deregister,
     }
-    return [operator_tool(name, TOOLS[name], answers[name], owner, _told) for name in TOOLS]
+    return [operator_tool(name, TOOLS[name], answers[name], owner, _format_servers) for name in TOOLS]
 
 
 def operator_tool(name: str, spec: OperatorToolSpec, answer: Answer, owner: Any, told: Told) -> OperatorTool:
@@ -196,7 +196,7 @@ def operator_tool(name: str, spec: OperatorToolSpec, answer: Answer, owner: Any,
     return OperatorTool(name, options, function, Returns(lambda value: PackedResult(told(value), value)), owner)
 
 
-def _told(value: Params) -> str:
+def _format_servers(value: Params) -> str:
     lines = [f"{one['id']} {one['status']} {' '.join(one['tools'])}" for one in value.get("servers", ())]
     text = f"{value['id']}: {value['status']}. {value['message']}" if "id" in value else "\n".join(lines)
     return text or "There are no servers."

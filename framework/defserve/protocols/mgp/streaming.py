@@ -51,7 +51,7 @@ class StreamSection:
         call.local(Reported).also = _progress_of(call)
         asked = params.get("_mgp")
         if is_object(asked) and asked.get("stream") is True:
-            return _streamed(call, params, following)
+            return _run_streaming(call, params, following)
         return following(call, params)
 
     # -- what the client says of a stream ----------------------------------------------------------------
@@ -84,11 +84,11 @@ class StreamSection:
             chunks.resend({index for index in missing if type(index) is int})
 
 
-async def _streamed(call: Call, params: Params, following: Next) -> Any:
+async def _run_streaming(call: Call, params: Params, following: Next) -> Any:
     call.local(Emitted).sink = chunks = StreamChunks(call)
     try:
         result = await following(call, params)
-        await chunks.drained()
+        await chunks.wait_until_drained()
     finally:
         chunks.close()
     return _with_figures(call, result, chunks)
@@ -205,13 +205,13 @@ class StreamChunks:
         """Whether something has to wait for the reader."""
         return bool(self._waiting)
 
-    def give(self, part: Any) -> None:
+    def send_part(self, part: Any) -> None:
         """See `mcp.function.PartSink`. On the loop it cannot wait: use `room` there."""
         engine, contents = self.call.engine, [encode(block) for block in part_blocks(self.call, part)]
         if engine.on_loop():
-            self._put(contents)
+            self._queue_contents(contents)
             return
-        engine.post(lambda: self._put(contents))
+        engine.post(lambda: self._queue_contents(contents))
         self._ahead += sum(AROUND_BYTES + len(content) for content in contents)
         if self._ahead > AHEAD_BYTES or self._waiting:
             self._ahead = 0
@@ -227,7 +227,7 @@ class StreamChunks:
             waiter = call.engine.pending()
             self._waiters.append(waiter)
             try:
-                await call.asked(call.engine.wait(waiter, seconds))
+                await call.wait_for_answer(call.engine.wait(waiter, seconds))
             except TimeoutError:
                 raise TimedOut(
                     f"nobody read the stream for {seconds:g} s", data={"timeout_ms": int(seconds * 1000)}
@@ -235,7 +235,7 @@ class StreamChunks:
 
     # -- to the peer -------------------------------------------------------------------------------------
 
-    def _put(self, contents: list[bytes]) -> None:
+    def _queue_contents(self, contents: list[bytes]) -> None:
         if not (self._closed or self.call.stopped):
             self._waiting.extend(contents)
             self._advance()
@@ -249,7 +249,7 @@ class StreamChunks:
         self._advancing = True
         try:
             while self._waiting and self._has_room(len(self._waiting[0])) and self._is_due():
-                self._keep(self.sent, self._waiting[0])
+                self._remember_chunk(self.sent, self._waiting[0])
                 self.sent += 1
                 self._send(self.sent - 1, b'"content":%b,"done":false' % self._waiting.popleft())
         finally:
@@ -267,12 +267,12 @@ class StreamChunks:
         )
         size = len(data)
 
-        def taken() -> None:
+        def on_sent_or_dropped() -> None:
             self._unsent -= size
             self._advance()
 
         self._unsent += size
-        self.call.session.outlet(OutgoingMessage(data, self.call, bulk=True, taken=taken))
+        self.call.session.outlet(OutgoingMessage(data, self.call, bulk=True, taken=on_sent_or_dropped))
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -280,7 +280,7 @@ class StreamChunks:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Return when everything is on its way. The answer comes next and ignores the pace."""
         self.pace(None)
         self._draining = True
@@ -329,7 +329,7 @@ class StreamChunks:
 
     # -- gaps (§12.9) ------------------------------------------------------------------------------------
 
-    def _keep(self, index: int, content: bytes) -> None:
+    def _remember_chunk(self, index: int, content: bytes) -> None:
         self._kept[index] = content
         self._kept_bytes += len(content)
         while self._kept_bytes > KEPT_BYTES:

@@ -57,7 +57,7 @@ class Agreement:
 
 def agree(offer: Offer, served: frozenset[str]) -> Agreement | None:
     """The sections that are both offered and served here. None: the conversation stays plain MCP."""
-    if (offered := _offered(offer)) is None:
+    if (offered := _read_offer(offer)) is None:
         return None
     version, names = offered.get("version"), offered.get("extensions")
     if not isinstance(version, str) or not is_array(names):
@@ -86,7 +86,7 @@ def tool_security(item: Any) -> ToolSecurity | None:
     return item.facets.get(NAME)
 
 
-def undeclared(hints: Mapping[str, Any] | None, *, is_own: bool = False) -> dict[str, Any]:
+def derive_security(hints: Mapping[str, Any] | None, *, is_own: bool = False) -> dict[str, Any]:
     """The `security` of a tool that declares none (§4.1: each tool has one), by MCP's hints.
 
     The hints of a server's own author are believed. Those of another server can only raise the risk.
@@ -101,7 +101,7 @@ def undeclared(hints: Mapping[str, Any] | None, *, is_own: bool = False) -> dict
     return {"risk_level": risk, "permissions_required": []}
 
 
-def _offered(offer: Offer) -> Mapping[str, Any] | None:
+def _read_offer(offer: Offer) -> Mapping[str, Any] | None:
     capabilities = offer.capabilities
     if offer.stateless:
         extensions = capabilities.get("extensions")

@@ -14,8 +14,8 @@ from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.protocols.mcp.app_policy import is_for_views
 from defserve.protocols.mcp.tools import Tool
-from defserve.protocols.mgp.terms import tool_security, undeclared
-from defserve.search.entries import ToolEntry, derived_categories, labels, parameters_of, tokens_of
+from defserve.protocols.mgp.terms import derive_security, tool_security
+from defserve.search.entries import ToolEntry, derive_categories, labels, parameters_of, tokens_of
 
 if TYPE_CHECKING:
     from defserve.core.registry import Registry
@@ -84,13 +84,13 @@ class ServerCatalogue:
 
     def visible(self, call: Call) -> Sequence[ToolEntry]:
         composition, asker = call.session.composition, as_search(call)
-        return [entry for tool, entry in self._read().items() if composition.visible(asker, tool)]
+        return [entry for tool, entry in self._refresh_entries().items() if composition.visible(asker, tool)]
 
     def all(self) -> Sequence[ToolEntry]:
-        return list(self._read().values())
+        return list(self._refresh_entries().values())
 
     def about(self, entry: ToolEntry) -> Params | None:
-        entries, tool = self._read(), self._by_name.get(entry.name)
+        entries, tool = self._refresh_entries(), self._by_name.get(entry.name)
         if tool is None or entries.get(tool) is not entry:
             return None
         described = self._describe(tool)
@@ -110,19 +110,19 @@ class ServerCatalogue:
         return self._missing(call, entry.permissions, entry.server_id) if entry.permissions else {}
 
     def by_name(self, name: str) -> ToolEntry | None:
-        entries, tool = self._read(), self._by_name.get(name)
+        entries, tool = self._refresh_entries(), self._by_name.get(name)
         return entries.get(tool) if tool is not None else None
 
     def by_digest(self, digest: bytes) -> ToolEntry | None:
-        self._read()
+        self._refresh_entries()
         return self._by_digest.get(digest)
 
     @property
     def tokens(self) -> int:
-        self._read()
+        self._refresh_entries()
         return self._tokens
 
-    def _read(self) -> Mapping[Tool, ToolEntry]:
+    def _refresh_entries(self) -> Mapping[Tool, ToolEntry]:
         version = self._tools.version
         if version != self._version:
             known = self._entries
@@ -155,7 +155,7 @@ class ServerCatalogue:
             name=tool.name,
             title=options.title or "",
             description=tool.description,
-            categories=derived_categories(server_id, options.tags),
+            categories=derive_categories(server_id, options.tags),
             keywords=labels(options.keywords),
             parameters=parameters_of(_schema(described)),
             risk=_risk(tool, security),
@@ -187,7 +187,7 @@ def _status(tool: Tool) -> str:
 
 def _security(tool: Tool) -> dict[str, Any]:
     found = tool_security(tool)
-    return found.security.wire() if found is not None else undeclared(tool.options.annotations)
+    return found.security.wire() if found is not None else derive_security(tool.options.annotations)
 
 
 def _risk(tool: Tool, security: Mapping[str, Any]) -> Risk:

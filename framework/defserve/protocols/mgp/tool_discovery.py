@@ -23,20 +23,20 @@ from defserve.protocols.mcp.errors import VENDOR, read_meta, read_object, read_o
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mgp.tool_catalogue import CALL, DIGEST_BYTES, DISCOVER, REQUEST, SPELLINGS, Catalogue, digest
 from defserve.search.entries import RISKS, EntryFilter, LoadedTools, Risk, ToolEntry
-from defserve.search.ranking import LONGEST_QUERY, STRATEGIES, Found, Hit, Search, Strategy, ToolIndex
-from defserve.search.scores import PackagedEmbedder, Vectors, weighed
+from defserve.search.ranking import MAX_QUERY_LENGTH, STRATEGIES, Found, Hit, Search, Strategy, ToolIndex
+from defserve.search.scores import PackagedEmbedder, Vectors, weigh_stems
 
 if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
 
 
-MOST_INDEXES = 8
+MAX_INDEXES = 8
 """Indexes that are kept: one for each set of tools that callers see."""
 
 PENDING = "dev.defserve.tool_pending"
 NEAR = 0.8
 """A tool is loaded for a capability if it scores at least this share of the best one."""
-MOST_EACH = 3
+MAX_HITS_PER_NEED = 3
 
 
 class ToolDiscovery:
@@ -57,8 +57,8 @@ class ToolDiscovery:
     async def discover(self, call: Call, params: Params) -> Params:
         """The tools that fit a query, best first, with their schemas. Nothing is loaded."""
         asked, began = ToolQuery.of(params, self.options.strategy), perf_counter()
-        visible, loaded = self.catalogue.visible(call), self.loaded(call)
-        found = await self._found(call, visible, loaded, asked.query, asked.strategy, asked.wanted)
+        visible, loaded = self.catalogue.visible(call), self.get_loaded_tools(call)
+        found = await self._search_tools(call, visible, loaded, asked.query, asked.strategy, asked.wanted)
         results, spent, cut = list[Params](), 0, 0
         for entry, score in found.hits[: asked.most]:
             if spent + entry.tokens > self.options.budget.discovery_reserve:
@@ -83,7 +83,7 @@ class ToolDiscovery:
 
     async def request(self, call: Call, params: Params) -> Params:
         """Load the tools that an agent says it needs into its conversation."""
-        asked, visible, loaded = ToolRequest.of(params), self.catalogue.visible(call), self.loaded(call)
+        asked, visible, loaded = ToolRequest.of(params), self.catalogue.visible(call), self.get_loaded_tools(call)
         before, chosen, open_needs = frozenset(loaded.names), dict[ToolEntry, None](), list[Params]()
         for need in asked.capabilities or (asked.context,):
             hits = await self._matching(call, visible, loaded, need, asked)
@@ -92,8 +92,8 @@ class ToolDiscovery:
             if not hits:
                 open_needs.append({"capability": need, "reason": "no tool of this server does it"})
             elif not usable:
-                open_needs.append(self._blocked(call, need, hits[0].entry))
-                if "permissions_missing" in open_needs[-1] and len(loaded.waiting) < MOST_NAMES:
+                open_needs.append(self._explain_blocked(call, need, hits[0].entry))
+                if "permissions_missing" in open_needs[-1] and len(loaded.waiting) < MAX_NAMES:
                     loaded.waiting.add(hits[0].entry.name)
         limit, added = self.options.budget.cache_limit, 0
         for entry in chosen:
@@ -103,15 +103,15 @@ class ToolDiscovery:
             "status": _status(chosen, open_needs),
             "tools_loaded": [about for entry in chosen if (about := self.catalogue.about(entry)) is not None],
             "tools_unavailable": open_needs,
-            "session_tools_count": len(self._pinned(visible)) + sum(entry.name in loaded for entry in visible),
+            "session_tools_count": len(self._select_pinned(visible)) + sum(entry.name in loaded for entry in visible),
             "context_tokens_added": added,
         }
         return _with_meta(answer, report_loaded(call, loaded, before))
 
     def session(self, call: Call, params: Params) -> Params:
         """What this conversation's list holds besides the meta-tools."""
-        visible, loaded = self.catalogue.visible(call), self.loaded(call)
-        pinned = self._pinned(visible)
+        visible, loaded = self.catalogue.visible(call), self.get_loaded_tools(call)
+        pinned = self._select_pinned(visible)
         cached = [entry for entry in visible if entry.name in loaded]
         order = {name: at for at, name in enumerate(loaded.names)}
         return {
@@ -123,7 +123,7 @@ class ToolDiscovery:
 
     def evict(self, call: Call, params: Params) -> Params:
         """Take tools out of this conversation's list. Those that stay are named in `kept`."""
-        names, loaded = texts(params, "tools", required=True), self.loaded(call)
+        names, loaded = texts(params, "tools", required=True), self.get_loaded_tools(call)
         before, visible = frozenset(loaded.names), {entry.name for entry in self.catalogue.visible(call)}
         gone = loaded.evict(name for name in names if name in visible)
         answer: Params = {
@@ -155,13 +155,13 @@ class ToolDiscovery:
 
     # -- for the list and for calls ----------------------------------------------------------------------
 
-    def loaded(self, call: Call) -> LoadedTools:
+    def get_loaded_tools(self, call: Call) -> LoadedTools:
         """What this call's conversation has loaded, without tools that are gone."""
-        loaded = loaded_by(call, self.catalogue, self.options.budget.cache_limit)
+        loaded = find_loaded_tools(call, self.catalogue, self.options.budget.cache_limit)
         for name in loaded.waiting.copy():
             self._load_if_approved(call, loaded, name)
         if loaded:
-            loaded.keep(lambda name: self.catalogue.by_name(name) is not None)
+            loaded.retain_known(lambda name: self.catalogue.by_name(name) is not None)
         return loaded
 
     def _load_if_approved(self, call: Call, loaded: LoadedTools, name: str) -> None:
@@ -169,9 +169,9 @@ class ToolDiscovery:
         if entry is None or not self.catalogue.missing(call, entry):
             loaded.waiting.discard(name)
             if entry is not None:
-                self.used(loaded, name)
+                self.mark_used(loaded, name)
 
-    def used(self, loaded: LoadedTools, name: str) -> None:
+    def mark_used(self, loaded: LoadedTools, name: str) -> None:
         """A tool was called: it is loaded, or moves to the end of those that leave next."""
         entry = self.catalogue.by_name(name)
         if entry is not None and not self.is_pinned(name):
@@ -185,13 +185,13 @@ class ToolDiscovery:
         if self.options.strategy != "keyword":
             self._vectors.begin()
 
-    def _pinned(self, visible: Sequence[ToolEntry]) -> list[ToolEntry]:
+    def _select_pinned(self, visible: Sequence[ToolEntry]) -> list[ToolEntry]:
         by_name = {entry.name: entry for entry in visible}
         return [by_name[name] for name in self.options.pinned if name in by_name]
 
     # -- searching ---------------------------------------------------------------------------------------
 
-    async def _found(
+    async def _search_tools(
         self,
         call: Call,
         visible: Sequence[ToolEntry],
@@ -217,33 +217,33 @@ class ToolDiscovery:
     ) -> list[Hit]:
         """The best tools for one capability, and those nearly as good."""
         query = " ".join((need.replace("_", " "), *asked.types))
-        found = await self._found(call, visible, loaded, query, self.options.strategy, asked.wanted)
+        found = await self._search_tools(call, visible, loaded, query, self.options.strategy, asked.wanted)
         if found.weak:
             return []
-        return [hit for hit in found.hits[:MOST_EACH] if hit.score >= NEAR * found.hits[0].score]
+        return [hit for hit in found.hits[:MAX_HITS_PER_NEED] if hit.score >= NEAR * found.hits[0].score]
 
     def _index(self, entries: tuple[ToolEntry, ...]) -> ToolIndex:
         with self._lock:
             if (index := self._indexes.pop(entries, None)) is None:
-                index = ToolIndex(entries, self._weighed, self._vectors)
-                self._forget(entries)
+                index = ToolIndex(entries, self._weigh_entry, self._vectors)
+                self._drop_old_indexes(entries)
             self._indexes[entries] = index
             return index
 
-    def _weighed(self, entry: ToolEntry) -> dict[str, float]:
+    def _weigh_entry(self, entry: ToolEntry) -> dict[str, float]:
         if (found := self._weights.get(entry)) is None:
-            found = self._weights[entry] = weighed(entry)
+            found = self._weights[entry] = weigh_stems(entry)
         return found
 
-    def _forget(self, entries: tuple[ToolEntry, ...]) -> None:
+    def _drop_old_indexes(self, entries: tuple[ToolEntry, ...]) -> None:
         """Drop indexes beyond the bound, and what is known of tools that no index holds."""
-        while len(self._indexes) >= MOST_INDEXES:
+        while len(self._indexes) >= MAX_INDEXES:
             self._indexes.pop(next(iter(self._indexes)))
         held = {entry for kept in self._indexes for entry in kept} | set(entries)
         self._weights = {entry: found for entry, found in self._weights.items() if entry in held}
-        self._vectors.keep(held)
+        self._vectors.retain_entries(held)
 
-    def _blocked(self, call: Call, need: str, entry: ToolEntry) -> Params:
+    def _explain_blocked(self, call: Call, need: str, entry: ToolEntry) -> Params:
         """Why a tool that was found is not loaded."""
         missing = self.catalogue.missing(call, entry)
         denied = [name for name, decision in missing.items() if decision == "denied"]
@@ -269,8 +269,8 @@ def _with_meta(answer: Params, more: Params) -> Params:
 # -- The params of a search and of a request for tools, checked as they are read.
 
 
-MOST_RESULTS, DEFAULT_RESULTS = 20, 5
-MOST_NAMES, LONGEST_NAME = 64, 200
+MAX_RESULTS, DEFAULT_RESULTS = 20, 5
+MAX_NAMES, MAX_NAME_LENGTH = 64, 200
 REASONS = ("capability_gap", "performance", "preference")
 STATUSES = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
 
@@ -287,7 +287,7 @@ class ToolQuery:
     @classmethod
     def of(cls, params: Params, default: Strategy) -> ToolQuery:
         """Raises InvalidParams."""
-        query, strategy = _bounded(read_text(params, "query"), "query"), params.get("strategy", default)
+        query, strategy = _check_length(read_text(params, "query"), "query"), params.get("strategy", default)
         wanted = _filter(read_optional_object(params, "filter") or {})
         if strategy not in STRATEGIES:
             raise InvalidParams(f"Invalid params: strategy must be one of {', '.join(STRATEGIES)}")
@@ -312,10 +312,10 @@ class ToolRequest:
         """Raises InvalidParams."""
         if params.get("reason") not in REASONS:
             raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
-        context, needs = _bounded(read_text(params, "context"), "context"), read_object(params, "requirements")
+        context, needs = _check_length(read_text(params, "context"), "context"), read_object(params, "requirements")
         trace = params.get("task_trace_id")
-        if trace is not None and not (isinstance(trace, str) and len(trace) <= LONGEST_NAME):
-            raise InvalidParams(f"Invalid params: task_trace_id must be a text of at most {LONGEST_NAME} characters")
+        if trace is not None and not (isinstance(trace, str) and len(trace) <= MAX_NAME_LENGTH):
+            raise InvalidParams(f"Invalid params: task_trace_id must be a text of at most {MAX_NAME_LENGTH} characters")
         capabilities = texts(needs, "capabilities", "requirements.")
         if not capabilities and not context.strip():
             raise InvalidParams("Invalid params: name what is needed, in requirements.capabilities or in context")
@@ -326,10 +326,10 @@ class ToolRequest:
 def texts(params: Params, name: str, at: str = "", *, required: bool = False) -> tuple[str, ...]:
     """A list of short texts, each once. Raises InvalidParams."""
     given: Any = params.get(name, None if required else ())
-    if not (is_array(given) or given == ()) or len(given) > MOST_NAMES:
-        raise InvalidParams(f"Invalid params: {at}{name} must be a list of at most {MOST_NAMES} texts")
-    if not all(isinstance(each, str) and 0 < len(each) <= LONGEST_NAME for each in given):
-        raise InvalidParams(f"Invalid params: {at}{name} must hold texts of 1 to {LONGEST_NAME} characters")
+    if not (is_array(given) or given == ()) or len(given) > MAX_NAMES:
+        raise InvalidParams(f"Invalid params: {at}{name} must be a list of at most {MAX_NAMES} texts")
+    if not all(isinstance(each, str) and 0 < len(each) <= MAX_NAME_LENGTH for each in given):
+        raise InvalidParams(f"Invalid params: {at}{name} must hold texts of 1 to {MAX_NAME_LENGTH} characters")
     return tuple(dict.fromkeys(given))
 
 
@@ -349,14 +349,14 @@ def _risk(given: Params, name: str) -> Risk | None:
 
 
 def _count(given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= MOST_RESULTS:
-        raise InvalidParams(f"Invalid params: max_results must be 1 to {MOST_RESULTS}")
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= MAX_RESULTS:
+        raise InvalidParams(f"Invalid params: max_results must be 1 to {MAX_RESULTS}")
     return given
 
 
-def _bounded(given: str, name: str) -> str:
-    if len(given) > LONGEST_QUERY:
-        raise InvalidParams(f"Invalid params: {name} may have at most {LONGEST_QUERY} characters")
+def _check_length(given: str, name: str) -> str:
+    if len(given) > MAX_QUERY_LENGTH:
+        raise InvalidParams(f"Invalid params: {name} may have at most {MAX_QUERY_LENGTH} characters")
     return given
 
 
@@ -368,7 +368,7 @@ def _bounded(given: str, name: str) -> str:
 
 HANDLE_KEY = VENDOR + "tools"
 FORMAT = b"\x01"
-MOST_IN_HANDLE = 64
+MAX_TOOLS_IN_HANDLE = 64
 LIST_CHANGED = "notifications/tools/list_changed"
 
 
@@ -389,7 +389,7 @@ def remembers(call: Call) -> bool:
     return not dialect_of(call).stateless or HANDLE_KEY in read_meta(call.params)
 
 
-def loaded_by(call: Call, catalogue: Catalogue, limit: int) -> LoadedTools:
+def find_loaded_tools(call: Call, catalogue: Catalogue, limit: int) -> LoadedTools:
     """The tools that this call's conversation has loaded. Raises InvalidParams for a handle that is none."""
     if not dialect_of(call).stateless:
         return call.session.local(LoadedTools)
@@ -406,7 +406,7 @@ def report_loaded(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Pa
     if dialect_of(call).stateless:
         if not loaded and HANDLE_KEY not in read_meta(call.params):
             return {}
-        names = loaded.names[-MOST_IN_HANDLE:]
+        names = loaded.names[-MAX_TOOLS_IN_HANDLE:]
         return {HANDLE_KEY: json_values.encode_base64url(FORMAT + b"".join(map(digest, names)))}
     if call.session.ready and call.session.local(LastList).level == "L3" and before != frozenset(loaded.names):
         call.session.notify(LIST_CHANGED, {}, audience=())
@@ -416,7 +416,7 @@ def report_loaded(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Pa
 def _digests(handle: object) -> list[bytes]:
     if handle is None:
         return []
-    most = len(FORMAT) + MOST_IN_HANDLE * DIGEST_BYTES
+    most = len(FORMAT) + MAX_TOOLS_IN_HANDLE * DIGEST_BYTES
     try:
         if not isinstance(handle, str) or len(handle) > 2 * most:
             raise ValueError
@@ -437,7 +437,7 @@ ListLevel: TypeAlias = Literal["L0", "L1", "L2", "L3"]
 
 LIST = "tools/list"
 ALWAYS = frozenset({DISCOVER, REQUEST, CALL})
-MOST_CATEGORIES = 200
+MAX_CATEGORIES = 200
 
 # A REST client has no conversation to load tools into, so its document lists every tool; and authors check them all.
 UNSEARCHED = frozenset({"rest", "defserve tooling"})
@@ -482,7 +482,7 @@ class SearchedList(Extension):
         self._section, self._levels = section, levels
         self._said = False
 
-    def declared(self, item: Any) -> None:
+    def on_item_declared(self, item: Any) -> None:
         if item.kind == "tool" and item.name in SPELLINGS and not item.protects_itself:
             raise UsageError(
                 f"tool {item.name!r} has the name of a tool that searches", where=item.where, fix="give it another name"
@@ -510,7 +510,7 @@ class SearchedList(Extension):
         section.warm_up()
         shown = ALWAYS.union(section.options.pinned, section.always)
         if level == "L3":
-            shown = shown.union(SPELLINGS.values(), section.loaded(call).names)
+            shown = shown.union(SPELLINGS.values(), section.get_loaded_tools(call).names)
         call.local(ShownTools).names = shown
         return shown, self._categories(call) if level == "L1" else ()
 
@@ -537,4 +537,4 @@ class SearchedList(Extension):
 
     def _categories(self, call: Call) -> tuple[str, ...]:
         visible = self._section.catalogue.visible(call)
-        return tuple(sorted({name for entry in visible for name in entry.categories})[:MOST_CATEGORIES])
+        return tuple(sorted({name for entry in visible for name in entry.categories})[:MAX_CATEGORIES])

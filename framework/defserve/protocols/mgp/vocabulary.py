@@ -47,7 +47,7 @@ def is_permission(name: str) -> bool:
     return name in PERMISSIONS or CUSTOM.fullmatch(name) is not None
 
 
-def checked_permission(name: object, place: str = "") -> str:
+def check_permission(name: object, place: str = "") -> str:
     """The name, if it is a permission. Raises UsageError for anything else."""
     if isinstance(name, str) and is_permission(name):
         return name
@@ -69,7 +69,7 @@ CLIENT_POLICIES = ("interactive", "auto_approve", "deny_all", "config_only")
 
 OPERATOR = "operator"
 GRANT_KEYS = (EXTENSION_ID + "/grants", VENDOR + "grants")
-MOST_NAMES = LONGEST_TEXT = 256
+MAX_PERMISSIONS = MAX_TEXT_LENGTH = 256
 
 
 class PermissionStatus(NamedTuple):
@@ -93,13 +93,13 @@ WHY: Mapping[PermissionDecision, str] = {
 }
 
 
-def written(status: PermissionStatus) -> list[Any]:
+def encode_permission_status(status: PermissionStatus) -> list[Any]:
     """A status as JSON, for another process."""
     until = status.expires_at
     return [status.decision, status.by, until.isoformat() if until is not None else None, status.why]
 
 
-def remembered(value: Any) -> PermissionStatus:
+def decode_permission_status(value: Any) -> PermissionStatus:
     """The status that was `written`."""
     decision, by, until, why = value
     return PermissionStatus(decision, by, datetime.fromisoformat(until) if until is not None else None, why)
@@ -112,8 +112,10 @@ def meant_by(name: str) -> tuple[str, ...]:
 
 def check_size(names: Collection[str]) -> None:
     """Raises InvalidParams for too many names, or too long ones."""
-    if len(names) > MOST_NAMES or any(len(name) > LONGEST_TEXT for name in names):
-        raise InvalidParams(f"Invalid params: at most {MOST_NAMES} permissions of {LONGEST_TEXT} characters each")
+    if len(names) > MAX_PERMISSIONS or any(len(name) > MAX_TEXT_LENGTH for name in names):
+        raise InvalidParams(
+            f"Invalid params: at most {MAX_PERMISSIONS} permissions of {MAX_TEXT_LENGTH} characters each"
+        )
 
 
 def decision_in(name: str, value: Any, expires_at: datetime | None) -> tuple[PermissionDecision, datetime | None]:
@@ -172,8 +174,8 @@ def request_id(params: Params) -> Params:
         return {}
     if isinstance(found, bool) or not isinstance(found, str | int):
         raise InvalidParams("Invalid params: request_id must be a string or an integer")
-    if isinstance(found, str) and len(found) > LONGEST_TEXT:
-        raise InvalidParams(f"Invalid params: request_id is longer than {LONGEST_TEXT} characters")
+    if isinstance(found, str) and len(found) > MAX_TEXT_LENGTH:
+        raise InvalidParams(f"Invalid params: request_id is longer than {MAX_TEXT_LENGTH} characters")
     return {"request_id": found}
 
 

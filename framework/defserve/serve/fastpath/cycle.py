@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from defserve.serve.fastpath.protocol import FastProtocol
 
 # Past this size uvicorn pauses reading, and copying costs more than the steps of ASGI.
-MOST = 65_536
+MAX_BODY_BYTES = 65_536
 
 _HEADS = {
     status.value: b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: "
@@ -22,7 +22,7 @@ _HEADS = {
 
 
 class WholeCycle:
-    """A cycle that is also a `serve.sockets.WholeRequest`.
+    """A cycle that is also a `serve.sockets.BufferedRequest`.
 
     uvicorn takes a response in two parts, and checks and joins its headers each time. Ours are always the same two.
     """
@@ -35,7 +35,7 @@ class WholeCycle:
     def take_body(self: Any, limit: int) -> bytes | None:
         body = self.body
         size = len(body)
-        if self.more_body or not 0 < size <= MOST or size > limit:
+        if self.more_body or not 0 < size <= MAX_BODY_BYTES or size > limit:
             return None
         self.body, self.is_taken = b"", True
         if (event := self.made_event) is not None:
@@ -47,7 +47,7 @@ class WholeCycle:
         # The protocol's cycle belongs to the newest request. A client that does not wait may have sent another one.
         if protocol.cycle is not self or self.response_started or self.disconnected or not self.keep_alive:
             return False
-        if protocol.flow.write_paused or len(body) > MOST:
+        if protocol.flow.write_paused or len(body) > MAX_BODY_BYTES:
             return False
         protocol.transport.write(b"%b%d\r\n\r\n%b" % (_HEADS[status], len(body), body))
         self.response_started = self.response_complete = True

@@ -16,7 +16,7 @@ HEAD_BYTES = 32 * 1024
 STALL = 30.0
 LINGER = 0.25
 REFUSED = 1.0
-DOUBT, MOST_DOUBT = 0.25, 15.0
+FIRST_PROBE_SECONDS, MAX_PROBE_SECONDS = 0.25, 15.0
 CLOSE = (b"connection", b"close")
 
 TIMEOUT = b"408 Request Timeout", "the head of the request did not arrive in time"
@@ -176,10 +176,10 @@ class HeadDeadline(StallGuard, ABC):
         if self._half_closed is None:
             loop = asyncio.get_running_loop()
             self._half_closed = loop.call_later(self.limits.idle, self.transport.abort)
-            loop.call_later(DOUBT, self._doubt_client, DOUBT)
+            loop.call_later(FIRST_PROBE_SECONDS, self._probe_half_closed, FIRST_PROBE_SECONDS)
         return True
 
-    def _doubt_client(self, seconds: float) -> None:
+    def _probe_half_closed(self, seconds: float) -> None:
         """A client that has left looks the same. Only writing to it shows the difference, so the app is woken up."""
         if self.cycle is None or self.transport.is_closing():
             return
@@ -187,7 +187,7 @@ class HeadDeadline(StallGuard, ABC):
             self.transport.close()
             return
         self._wake_app()
-        asyncio.get_running_loop().call_later(min(2 * seconds, MOST_DOUBT), self._doubt_client, 2 * seconds)
+        asyncio.get_running_loop().call_later(min(2 * seconds, MAX_PROBE_SECONDS), self._probe_half_closed, 2 * seconds)
 
     def _wake_app(self) -> None:
         """Let `receive` return once more: an `http.request` behind the end of the body."""

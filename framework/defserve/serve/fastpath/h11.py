@@ -70,7 +70,7 @@ class H11Bounds(HeadDeadline):
 
     def _hold_much(self) -> None:
         if len(self._waiting) > AHEAD:
-            self.flow.hold()
+            self.flow.hold_reading()
 
     @property
     def _is_read(self) -> bool:

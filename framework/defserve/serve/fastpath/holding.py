@@ -15,7 +15,7 @@ class HoldingFlow:
     is_held = False
     _transport: asyncio.Transport
 
-    def hold(self) -> None:
+    def hold_reading(self) -> None:
         """Read no more until `is_held` is False and reading is resumed."""
         self.is_held = True
         if not self.read_paused:

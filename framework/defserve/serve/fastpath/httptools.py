@@ -45,7 +45,7 @@ class HttptoolsBounds(HeadDeadline):
         if self.pipeline:
             self._ahead += len(data)
             if self._ahead > AHEAD:
-                self.flow.hold()
+                self.flow.hold_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()  # pyright: ignore

@@ -14,7 +14,7 @@ from defserve.serve.fastpath.holding import HoldingFlow
 from defserve.serve.fastpath.httptools import HttptoolsBounds
 from defserve.serve.fastpath.known_heads import KnownHeads
 from defserve.serve.fastpath.protocol import FastProtocol
-from defserve.serve.fastpath.websockets import PatientWebSocket
+from defserve.serve.fastpath.websockets import BoundedWebSocket
 
 # Undocumented parts of uvicorn that are used by the deadlines, and those that only the fast path uses.
 _FOR_DEADLINES = tuple(
@@ -61,7 +61,7 @@ _SET_FOR_WEBSOCKETS = tuple(
 FAST = "HttpToolsProtocol"
 
 
-class Fit(NamedTuple):
+class CompatReport(NamedTuple):
     """For each part of ours, why it does not fit; empty if it fits."""
 
     fast_path: str
@@ -69,7 +69,7 @@ class Fit(NamedTuple):
     websockets: str = ""
 
 
-def fits(http: Any, websocket: Any = None) -> Fit:
+def check_compat(http: Any, websocket: Any = None) -> CompatReport:
     """What fits uvicorn's class for an HTTP parser, and its class for WebSockets."""
     module = sys.modules[http.__module__]
     cycle_sets = _names_in(getattr(module, "RequestResponseCycle", None))
@@ -77,28 +77,32 @@ def fits(http: Any, websocket: Any = None) -> Fit:
     missing += _missing(http, *_OF_PARSER[_is_fast(http)])
     missing += [f"cycle.{name}" for name in sorted(_SET_IN_CYCLE_FOR_DEADLINES - cycle_sets)]
     missing += [f"flow.{name}" for name in _missing(getattr(module, "FlowControl", None), *_OF_FLOW)]
-    websockets = _worded(_missing(websocket, _FOR_WEBSOCKETS, _SET_FOR_WEBSOCKETS)) if websocket is not None else ""
+    websockets = (
+        _format_missing(_missing(websocket, _FOR_WEBSOCKETS, _SET_FOR_WEBSOCKETS)) if websocket is not None else ""
+    )
     if missing:
-        return Fit("the deadlines do not fit", _worded(missing), websockets)
+        return CompatReport("the deadlines do not fit", _format_missing(missing), websockets)
     if not _is_fast(http):
-        return Fit(f"it needs httptools, and the parser is {http.__name__}", "", websockets)
+        return CompatReport(f"it needs httptools, and the parser is {http.__name__}", "", websockets)
     missing = _missing(http, _FOR_FAST_PATH, _SET_FOR_FAST_PATH)
     missing += [f"cycle.{name}" for name in sorted(_SET_IN_CYCLE - cycle_sets)]
     if missing:
-        return Fit(_worded(missing), "", websockets)
+        return CompatReport(_format_missing(missing), "", websockets)
     more = sorted(cycle_sets - _SET_IN_CYCLE - {"bytearray"})
-    return Fit(f"uvicorn's requests hold more than is known: {', '.join(more)}" if more else "", "", websockets)
+    return CompatReport(
+        f"uvicorn's requests hold more than is known: {', '.join(more)}" if more else "", "", websockets
+    )
 
 
-def install(config: Any, limits: Limits) -> Fit:
+def install(config: Any, limits: Limits) -> CompatReport:
     """Put our classes into a loaded `uvicorn.Config`, as far as they fit. The caller should log what does not fit."""
     http, websocket = config.http_protocol_class, config.ws_protocol_class
-    fit = fits(http, websocket)
+    fit = check_compat(http, websocket)
     if fit.deadlines and _is_fast(http):
         # httptools takes trailers for headers, and bounds nothing. h11 does neither.
         from uvicorn.protocols.http.h11_impl import H11Protocol as http
 
-        config.http_protocol_class, fit = http, fit._replace(deadlines=fits(http).deadlines)
+        config.http_protocol_class, fit = http, fit._replace(deadlines=check_compat(http).deadlines)
     shared: dict[str, Any] = {"limits": limits, "crowd": OpenConnections()}
     if not fit.deadlines:
         shared["flow_kind"] = type("HoldingFlow", (HoldingFlow, sys.modules[http.__module__].FlowControl), {})
@@ -117,7 +121,7 @@ def install(config: Any, limits: Limits) -> Fit:
     elif not fit.deadlines:
         config.http_protocol_class = type(f"Timed{http.__name__}", (_bounds(http), http), shared)
     if websocket is not None and not fit.websockets:
-        kinds = (PatientWebSocket, websocket)
+        kinds = (BoundedWebSocket, websocket)
         config.ws_protocol_class = type(f"Patient{websocket.__name__}", kinds, {"crowd": shared["crowd"]})
     return fit
 
@@ -144,5 +148,5 @@ def _names_in(kind: Any) -> frozenset[str]:
     return frozenset(getattr(getattr(getattr(kind, "__init__", None), "__code__", None), "co_names", ()))
 
 
-def _worded(missing: list[str]) -> str:
+def _format_missing(missing: list[str]) -> str:
     return f"uvicorn has no {', '.join(missing)}" if missing else ""

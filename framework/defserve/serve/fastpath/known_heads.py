@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from defserve.serve.sockets import WHOLE
+from defserve.serve.sockets import BUFFERED_REQUEST
 
-KNOWN, LONGEST = 512, 4096
+KNOWN, MAX_HEAD_BYTES = 512, 4096
 
 _END = b"\r\n\r\n"
 _LENGTH = b"ength: "
 _NAME = b"\r\ncontent-length: "
 
 # Members of a scope that differ by connection or request.
-_OWN = frozenset(("headers", "client", "server", "scheme", "state", WHOLE))
+_OWN = frozenset(("headers", "client", "server", "scheme", "state", BUFFERED_REQUEST))
 # With one of these headers, the head alone does not decide how the request is read.
 _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
@@ -37,7 +37,7 @@ class KnownHead:
         self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self._length_at = [name for name, _ in self._headers].index(b"content-length")
 
-    def parted(self, data: bytes) -> tuple[KnownHead | None, bytes, bytes]:
+    def match(self, data: bytes) -> tuple[KnownHead | None, bytes, bytes]:
         """As `KnownHeads.find`, for a connection whose last request had this head: nothing is searched or hashed."""
         if data.startswith(self._before):
             at = len(self._before)
@@ -68,12 +68,12 @@ class KnownHeads:
 
     def find(self, data: bytes) -> tuple[KnownHead | None, bytes, bytes]:
         """The head, the length and the body of a request, if `data` is one whole request with a known head."""
-        self.looked_for, length, body = _parted(data)
+        self.looked_for, length, body = _split_request(data)
         return self._known.get(self.looked_for), length, body
 
     def learn(self, data: bytes, scope: Mapping[str, Any]) -> KnownHead | None:
         """Remember the head of a request that was parsed, if `data` was that request and nothing else."""
-        raw, length, _ = _parted(data)
+        raw, length, _ = _split_request(data)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         lengths = [value for name, value in headers if name == b"content-length"]
         if not raw or lengths != [length] or not _is_at_its_name(data):
@@ -86,12 +86,12 @@ class KnownHeads:
         return head
 
 
-def _parted(data: bytes) -> tuple[bytes, bytes, bytes]:
+def _split_request(data: bytes) -> tuple[bytes, bytes, bytes]:
     """The head without the number in its Content-Length, that number, and the body, if the body has that length.
 
     Searching for a few characters in one case is fastest. `learn` checks that they are in the right place.
     """
-    end = data.find(_END, 0, LONGEST)
+    end = data.find(_END, 0, MAX_HEAD_BYTES)
     at = data.find(_LENGTH, 0, end) + 7
     if end < 0 or at < 7:
         return b"", b"", b""

@@ -15,11 +15,11 @@ from defserve.serve.fastpath.cycle import FastCycle, WholeCycle
 from defserve.serve.fastpath.deadlines import CLOSE
 from defserve.serve.fastpath.httptools import HttptoolsBounds
 from defserve.serve.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
-from defserve.serve.sockets import WHOLE
+from defserve.serve.sockets import BUFFERED_REQUEST
 
 # How many heads are learnt from one connection when they come first. If all its heads differ, learning costs more than
 # it saves: then one is learnt that comes twice in a row.
-LESSONS = 64
+MAX_LEARNED_HEADS = 64
 
 # Java's client offers HTTP/2 with every first request. A server may ignore that; httptools drops the body instead.
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
@@ -47,7 +47,7 @@ class FastProtocol(HttptoolsBounds):
     _running: Any = None
     _last_head: KnownHead | None = None
     _last_scope: dict[str, Any]
-    _lessons = LESSONS
+    _lessons = MAX_LEARNED_HEADS
     _unknown = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,7 +68,7 @@ class FastProtocol(HttptoolsBounds):
         head, length, body = UNKNOWN
         if is_fresh:
             if (last := self._last_head) is not None:
-                head, length, body = last.parted(data)
+                head, length, body = last.match(data)
             if head is None:
                 head, length, body = self.heads.find(data)
         if head is not None and len(self.tasks) < self.limit_concurrency > len(self.connections):
@@ -90,10 +90,12 @@ class FastProtocol(HttptoolsBounds):
             self._head_is_there()
         if head is not self._last_head:
             own = {"client": self.client, "server": self.server, "scheme": self.scheme, "headers": None, "state": None}
-            self._last_head, self._last_scope = head, {**head.scope, **own, WHOLE: None}
+            self._last_head, self._last_scope = head, {**head.scope, **own, BUFFERED_REQUEST: None}
         self.scope = scope = self._last_scope.copy()
         scope["headers"], scope["state"] = head.headers(length), self.app_state.copy()
-        self.cycle = self._read = self._running = scope[WHOLE] = cycle = self.fast_cycle(self, scope, head, body)
+        self.cycle = self._read = self._running = scope[BUFFERED_REQUEST] = cycle = self.fast_cycle(
+            self, scope, head, body
+        )
         # In an empty context, as uvicorn does with `reset_contextvars`: a call sees no context variables of another.
         task = self._first_steps.start(cycle.run_asgi(self.app), None)  # pyright: ignore
         if task is not None:
@@ -106,7 +108,7 @@ class FastProtocol(HttptoolsBounds):
             cycle.keep_alive = False  # older versions of uvicorn know it only when they write the response
         self._running = cycle
         if app is self.app:
-            cycle.scope[WHOLE] = cycle  # which the app removes
+            cycle.scope[BUFFERED_REQUEST] = cycle  # which the app removes
         super()._start_asgi_task(cycle, app)  # pyright: ignore
 
     def _unsupported_upgrade_warning(self) -> None:

@@ -23,7 +23,7 @@ _TO_READ_ON = ("websocket.accept", "websocket.close")
 _WRITTEN = (b"content-length", b"content-type")
 
 
-class PatientWebSocket(StallGuard):
+class BoundedWebSocket(StallGuard):
     """When the server stops, uvicorn does not close the socket. The app does, as soon as its calls are answered.
 
     While the peer does not read, nothing more is read from it: each ping would add a pong to what waits. What one peer

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.authority import LONGEST_ADDRESS, is_local, same_user_or_stranger, stranger_at
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, is_local, same_user_or_stranger, stranger_at
 from defserve.auth.bearer_tokens import ShownProof
 from defserve.auth.live_credentials import BearerCredential, LiveBearers
 from defserve.auth.oauth import HOW_TO_SEND, RESOURCE, Denied
@@ -109,7 +109,9 @@ class HttpApp:
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
         self.streamable = (
-            Streamable(provider, rules) if options.shared is None else _shared(provider, rules, options.shared)
+            Streamable(provider, rules)
+            if options.shared is None
+            else _make_shared_streamable(provider, rules, options.shared)
         )
         if self.auth is not None:
             self.streamable.challenge = self._ask_for_scopes
@@ -224,7 +226,7 @@ class HttpApp:
         client = scope.get("client")
         if client is None and self.options.trust_same_user:
             return same_user_or_stranger(scope["state"].get(PEER_USER))
-        return stranger_at(client[0] if client and len(client[0]) <= LONGEST_ADDRESS else "")
+        return stranger_at(client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else "")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
@@ -242,21 +244,21 @@ class HttpApp:
             await self._show(exchange, scope)
             return False
         # A token that is good, but not good enough, is no guess. Nor is one that could not be checked.
-        if given and found.status not in (403, 503) and (wait := self._failed(scope)):
+        if given and found.status not in (403, 503) and (wait := self._count_failure(scope)):
             text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
             await exchange.refuse(429, text, [(b"retry-after", b"%d" % (wait + 1))])
         else:
             await self._challenge(exchange, found, scope)
         return False
 
-    def _failed(self, scope: Scope) -> float:
+    def _count_failure(self, scope: Scope) -> float:
         client, headers = scope.get("client"), scope["headers"]
         forwarded_for = (value for name, value in headers if name == b"x-forwarded-for")
         return self._failures.count(client[0] if client else "", forwarded_for)
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
-        denied = self.auth.denied("insufficient_scope", needs=scopes, holder=exchange.principal)
+        denied = self.auth.make_denial("insufficient_scope", needs=scopes, holder=exchange.principal)
         await self._challenge(exchange, denied, exchange.scope)
 
     async def _challenge(self, exchange: Exchange, denied: Denied, scope: Scope) -> None:
@@ -454,7 +456,7 @@ class HttpApp:
                 return
 
 
-def _shared(provider: SessionProvider, rules: HttpRules, link: SharedLink) -> Streamable:
+def _make_shared_streamable(provider: SessionProvider, rules: HttpRules, link: SharedLink) -> Streamable:
     from defserve.serve.http.shared.streamable import SharedStreamable
 
     return SharedStreamable(provider, rules, link)
@@ -489,7 +491,7 @@ class Feed:
             if message.taken is not None:
                 message.taken()
             return
-        self.exchange.keep(message)
+        self.exchange.add_message(message)
         self._finish_if_drained()
         self.exchange.rouse()
 
@@ -511,19 +513,19 @@ class Feed:
         self.conversation.close()
         self.exchange.drop()
 
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         """Nothing to do: the end of the stream ends the session."""
 
     # -- credentials -------------------------------------------------------------------------------------
 
     def note(self, exchange: Exchange) -> None:
         """A message with this credential belongs to the session."""
-        for shown in exchange.shown() if exchange.principal.credential not in self._credentials else ():
+        for shown in exchange.list_credentials() if exchange.principal.credential not in self._credentials else ():
             self._credentials[shown.key] = shown
         if len(self._credentials) > CREDENTIALS:
             self.credential_ended(next(iter(self._credentials)))
 
-    def shown(self) -> tuple[BearerCredential, ...]:
+    def list_credentials(self) -> tuple[BearerCredential, ...]:
         return tuple(self._credentials.values())
 
     def credential_ended(self, key: Any) -> None:
@@ -556,12 +558,12 @@ class LegacySse:
         id = secrets.token_urlsafe(24)
         self.feeds[id] = feed
         if exchange.live is not None:
-            exchange.live.hold(feed)
-        watch = asyncio.create_task(exchange.watch(feed.left))
+            exchange.live.watch_holder(feed)
+        watch = asyncio.create_task(exchange.watch(feed.on_disconnect))
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
             await exchange.start_events(sse_format.event(target.encode(), name="endpoint"))
-            await exchange.stream(SILENCE, feed.left)
+            await exchange.stream(SILENCE, feed.on_disconnect)
         finally:
             watch.cancel()
             del self.feeds[id]
@@ -605,7 +607,7 @@ class LegacySse:
             return
         feed.note(exchange)
         feed.heard = time.monotonic()
-        feed.conversation.take(message, feed, exchange.principal)
+        feed.conversation.feed_message(message, feed, exchange.principal)
         await exchange.respond(202)
 
     def drain(self) -> None:

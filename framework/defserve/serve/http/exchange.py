@@ -16,7 +16,16 @@ from defserve.base.peer_bounds import cut_text
 from defserve.core.engine import rest
 from defserve.core.messages import INVALID_REQUEST, Id, encode
 from defserve.serve.http.request_heads import Headers, is_json, names_json
-from defserve.serve.sockets import WHOLE, Header, HeaderList, Receive, RequestHead, Scope, Send, WholeRequest
+from defserve.serve.sockets import (
+    BUFFERED_REQUEST,
+    BufferedRequest,
+    Header,
+    HeaderList,
+    Receive,
+    RequestHead,
+    Scope,
+    Send,
+)
 
 RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """The code and the text of an error → its `data`, if it has any."""
@@ -91,7 +100,7 @@ class ClientOutbox:
         self.unread: list[UnreadMessage] = []
         self._wake: Wakes | None = None
 
-    def keep(self, message: OutboundMessage, id: str | None = None) -> None:
+    def add_message(self, message: OutboundMessage, id: str | None = None) -> None:
         """Put a message at the end, or in front of the bulk of other calls.
 
         For a slow reader, a message replaces an older one with the same `replaces`. A full outbox drops messages that
@@ -118,7 +127,7 @@ class ClientOutbox:
         own = (at for at, item in enumerate(self.unread) if item.message.relates_to is message.relates_to)
         return bulk if message.relates_to is None else max(bulk, 1 + max(own, default=-1))
 
-    def take(self) -> list[UnreadMessage]:
+    def take_unread(self) -> list[UnreadMessage]:
         """Take out all unread messages."""
         taken, self.unread = self.unread, []
         for item in taken:
@@ -128,7 +137,7 @@ class ClientOutbox:
     def abandon(self) -> None:
         """Nobody reads any more: what is unread is dropped, and so is what follows."""
         self.gone = True
-        self.take()
+        self.take_unread()
 
     @property
     def full(self) -> bool:
@@ -144,7 +153,7 @@ class ClientOutbox:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(True)
 
-    def call_when_roused(self, waiting: Wakes | None) -> None:
+    def set_waker(self, waiting: Wakes | None) -> None:
         """Have `rouse` tell this one, as long as nobody waits here; None: nobody."""
         self._wake = waiting
 
@@ -218,16 +227,16 @@ class Exchange(ClientOutbox):
         self.prefers_events: bool | None = None
         self.is_doubted = self._is_read = False
         self._scope, self._receive, self._send = scope, receive, send
-        self._whole: WholeRequest | None = (whole := scope.pop(WHOLE, None))
+        self._whole: BufferedRequest | None = (whole := scope.pop(BUFFERED_REQUEST, None))
         self.head: RequestHead | None = whole.head if whole is not None else None
 
     @property
     def scope(self) -> Scope:
         return self._scope
 
-    def shown(self) -> tuple[BearerCredential, ...]:
+    def list_credentials(self) -> tuple[BearerCredential, ...]:
         """The credential that the request shows, if credentials are checked."""
-        return self.live.shown(self.principal, self._scope["headers"]) if self.live is not None else ()
+        return self.live.make_credentials(self.principal, self._scope["headers"]) if self.live is not None else ()
 
     def read_head(self) -> None:
         """Read the headers, for a head that is not known yet."""
@@ -243,7 +252,7 @@ class Exchange(ClientOutbox):
             if message.taken is not None:
                 message.taken()
             return
-        self.keep(message, id)
+        self.add_message(message, id)
         self.finished = message.answers
         self.rouse()
 
@@ -277,18 +286,18 @@ class Exchange(ClientOutbox):
             if self._announces_more_than(limit):
                 return None
             async with asyncio.timeout(seconds):
-                return await self._read(limit, message)
+                return await self._read_body(limit, message)
         if self._announces_more_than(limit):
             steps.close()
             return None
         async with asyncio.timeout(seconds):
-            return await self._read(limit, await rest(steps, waiting_for))
+            return await self._read_body(limit, await rest(steps, waiting_for))
 
     def _announces_more_than(self, limit: int) -> bool:
         length = self.headers.get("content-length")
         return length is not None and length.isdecimal() and int(length) > limit
 
-    async def _read(self, limit: int, message: MutableMapping[str, Any]) -> bytes | None:
+    async def _read_body(self, limit: int, message: MutableMapping[str, Any]) -> bytes | None:
         chunks: list[bytes] = []
         size, more = 0, True
         while more:
@@ -377,7 +386,7 @@ class Exchange(ClientOutbox):
                 self.is_doubted = False
                 await self._write(KEEP_ALIVE, left)
                 continue
-            events = b"".join(event(item.message.data, id=item.id) for item in self.take())
+            events = b"".join(event(item.message.data, id=item.id) for item in self.take_unread())
             await self._write(events, left)
             if self.finished and not self.unread:
                 break

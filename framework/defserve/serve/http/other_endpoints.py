@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from defserve.auth.authority import LONGEST_ADDRESS, stranger_at
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, stranger_at
 from defserve.auth.live_credentials import ENDED, BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
-from defserve.auth.proxy.site_messages import LARGEST_BODY, AuthSite, SiteRequest
+from defserve.auth.proxy.site_messages import MAX_BODY_BYTES, AuthSite, SiteRequest
 from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
 from defserve.core.call import Replied
 from defserve.core.json_values import excess, is_object
@@ -78,15 +78,15 @@ class WebSockets:
         socket = WebSocket(receive, send, self.provider.limits.message)
         socket.conversation = self.provider.open(socket.push, principal=principal, counted=True)
         try:
-            await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(scope)})
+            await send({"type": "websocket.accept", "subprotocol": choose_subprotocol(scope)})
         except BaseException:
             socket.conversation.close()
             raise
         socket.conversation.on_room, socket.conversation.holder = socket.read_on, socket
         self.open.add(socket)
         if live is not None:
-            socket.credentials = live.shown(principal, scope["headers"])
-            live.hold(socket)
+            socket.credentials = live.make_credentials(principal, scope["headers"])
+            live.watch_holder(socket)
         try:
             if self.draining:
                 socket.drain()
@@ -126,7 +126,7 @@ class WebSocket(ClientOutbox):
 
     def push(self, message: OutboundMessage) -> None:
         """A message for the peer."""
-        self.keep(message)
+        self.add_message(message)
         self._finish_if_drained()
         self.rouse()
 
@@ -142,7 +142,7 @@ class WebSocket(ClientOutbox):
     def _finish_if_drained(self) -> None:
         self.finished = self.draining and not self.conversation.in_flight
 
-    def shown(self) -> tuple[BearerCredential, ...]:
+    def list_credentials(self) -> tuple[BearerCredential, ...]:
         return self.credentials
 
     def credential_ended(self, key: Any) -> None:
@@ -167,7 +167,7 @@ class WebSocket(ClientOutbox):
 
     async def serve(self) -> None:
         """Serve until the client leaves, breaks a rule or stops reading, its credential ends, or the server stops."""
-        self._tasks = tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        self._tasks = tasks = [asyncio.create_task(self._read_messages()), asyncio.create_task(self._write())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -180,7 +180,7 @@ class WebSocket(ClientOutbox):
                 await self.close(reason)
                 break
 
-    async def _read(self) -> CloseReason | None:
+    async def _read_messages(self) -> CloseReason | None:
         """Hand every message to the session. Returns why the socket must be closed, or None if the client left."""
         while True:
             while self.full or self.conversation.full:
@@ -197,7 +197,7 @@ class WebSocket(ClientOutbox):
             if len(data) > self._limit:
                 return TOO_BIG
             self._heard = time.monotonic()
-            self.conversation.receive(data)
+            self.conversation.feed_bytes(data)
 
     async def _write(self) -> CloseReason | None:
         """Write messages until no more will follow, or the client does not read."""
@@ -224,7 +224,7 @@ class WebSocket(ClientOutbox):
                 await self._send({"type": "websocket.close", "code": reason.code, "reason": reason.reason[:100]})
 
 
-def chosen_subprotocol(scope: Scope) -> str | None:
+def choose_subprotocol(scope: Scope) -> str | None:
     """`mcp` if the client offers it."""
     # Some versions of uvicorn leave several in one text.
     offered = ",".join(scope.get("subprotocols", ())).replace(" ", "").split(",")
@@ -233,7 +233,7 @@ def chosen_subprotocol(scope: Scope) -> str | None:
 
 def offers_another(scope: Scope) -> bool:
     """Whether the client offers subprotocols, and `mcp` is not among them."""
-    return bool(scope.get("subprotocols")) and chosen_subprotocol(scope) is None
+    return bool(scope.get("subprotocols")) and choose_subprotocol(scope) is None
 
 
 def refusing(scope: Scope, send: Send) -> Send:
@@ -405,7 +405,7 @@ DOCS: Final = "/docs"
 FORWARDING: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
-LONGEST_PREFIX: Final = 200
+MAX_PREFIX_LENGTH: Final = 200
 
 NO_PAGE: Final = b"This address is for MCP clients. There is no page for browsers here."
 PLAINLY: Final = ((b"cache-control", b"no-store"), (b"vary", b"Accept"), (b"x-content-type-options", b"nosniff"))
@@ -462,7 +462,7 @@ class PageMount:
             return
         await start()
         client = scope.get("client")
-        exchange.principal = stranger_at(client[0] if client and len(client[0]) <= LONGEST_ADDRESS else "")
+        exchange.principal = stranger_at(client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else "")
         await answer_shaped(self.provider, exchange, content.offer, *content.listed(address))
 
     @cached_property
@@ -478,7 +478,7 @@ class PageMount:
         """Where clients connect, by the name that the browser knows."""
         scheme = "https" if scope.get("scheme") in ("https", "wss") else "http"
         prefix = exchange.headers.get("x-forwarded-prefix") or "" if self._trusted_proxy else ""
-        if len(prefix) > LONGEST_PREFIX or PREFIX.fullmatch(prefix) is None:
+        if len(prefix) > MAX_PREFIX_LENGTH or PREFIX.fullmatch(prefix) is None:
             prefix = ""
         return f"{scheme}://{exchange.headers.get('host')}{quote(prefix.rstrip('/') + path)}"
 
@@ -512,7 +512,7 @@ async def answer_shaped(
     conversation = provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
     route = SingleResponse(provider, conversation, exchange, request.id)
     try:
-        begun = conversation.begin(request, route, offer)
+        begun = conversation.start_call(request, route, offer)
         if not isinstance(begun, tuple):
             with Attached(exchange, route) as attached:
                 attached.watch()
@@ -543,12 +543,12 @@ async def answer_site(site: AuthSite, path: str, exchange: Exchange, scope: Scop
         await exchange.refuse(refusal.status, refusal.text)
         return
     try:
-        body = await exchange.body(LARGEST_BODY, seconds) if scope["method"] == "POST" else b""
+        body = await exchange.body(MAX_BODY_BYTES, seconds) if scope["method"] == "POST" else b""
     except TimeoutError:
         body = None
     if body is None:
         if not exchange.gone:
-            await exchange.refuse(413, f"The body is larger than {LARGEST_BODY} bytes, or came too slowly")
+            await exchange.refuse(413, f"The body is larger than {MAX_BODY_BYTES} bytes, or came too slowly")
         return
     client = scope.get("client")
     headers: dict[str, str] = {}

@@ -58,7 +58,7 @@ class Headers:
         if not b"".join(values).islower():
             values = {name.lower(): value for name, value in pairs}
         self._values = values
-        self._repeated = _repeated(pairs) if len(values) != len(pairs) else None
+        self._repeated = _collect_repeated(pairs) if len(values) != len(pairs) else None
 
     def get(self, name: str) -> str | None:
         """The value, or None. A header that came more than once is joined by commas (RFC 9110 §5.3)."""
@@ -84,7 +84,7 @@ def _key(name: str) -> bytes:
     return name.lower().encode("latin-1")
 
 
-def _repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
+def _collect_repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
     values: dict[bytes, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name.lower(), []).append(value.strip(BLANKS).decode("latin-1"))
@@ -207,7 +207,7 @@ def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], v
         found = headers.all(name)
         if found != [expected]:
             return _absent_or_repeated(found, name) or f"{name} header does not match {what}"
-    return None if key is None else _compared(headers.all(NAME), NAME, params.get(key), f"params.{key}")
+    return None if key is None else _compare_header(headers.all(NAME), NAME, params.get(key), f"params.{key}")
 
 
 def param_mismatch(
@@ -218,12 +218,12 @@ def param_mismatch(
         value: Any = params.get("arguments")
         for key in path:
             value = value.get(key) if is_object(value) else None
-        if text := _compared(headers.all(name), name, value, ".".join(("params.arguments", *path))):
+        if text := _compare_header(headers.all(name), name, value, ".".join(("params.arguments", *path))):
             return text
     return None
 
 
-def _compared(found: list[str], name: str, value: Any, what: str) -> str | None:
+def _compare_header(found: list[str], name: str, value: Any, what: str) -> str | None:
     if value is None or not isinstance(value, str | int | float):
         # Without a header, the check of the parameters explains a value of the wrong kind.
         return f"{name} header has no counterpart, since {what} has no such value" if found else None
@@ -268,7 +268,7 @@ _ORIGIN_RULE = re.compile(rf"({_SCHEME})://((?:\*\.)?(?:{_NAME}))(?::([0-9]{{1,5
 _LOOPBACK_BIND = re.compile(r"localhost|127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|::1|\[::1\]", re.IGNORECASE)
 
 # Longer than any name with its scheme and port.
-_LONGEST = 300
+_MAX_HEADER_LENGTH = 300
 _REMEMBERED = 256
 
 
@@ -339,7 +339,7 @@ class Gate:
         if refusal is None and origin is None and fetch_site is not None and "cross-site" in fetch_site.lower():
             # If there is an Origin, the list of origins has decided.
             refusal = GateRefusal(403, "a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
-        if refusal is None and len(fetch_site or "") <= _LONGEST:
+        if refusal is None and len(fetch_site or "") <= _MAX_HEADER_LENGTH:
             if len(self._passed) >= _REMEMBERED:
                 self._passed.clear()
             self._passed.add(values)
@@ -348,7 +348,7 @@ class Gate:
     def _check_host(self, host: str | None) -> GateRefusal | None:
         if host is None:
             return GateRefusal(400, "the Host header is missing")
-        authority = _read(_AUTHORITY, host)
+        authority = _match_header(_AUTHORITY, host)
         if authority is None:
             return GateRefusal(400, "the Host header is malformed")
         name, port = authority
@@ -361,7 +361,7 @@ class Gate:
     def _check_origin(self, host: str, origin: str | None) -> GateRefusal | None:
         if origin is None:
             return None
-        parts = _read(_ORIGIN, origin)
+        parts = _match_header(_ORIGIN, origin)
         if parts is None:
             return GateRefusal(
                 403, "this Origin is refused; the allowed_origins setting (--allow-origin) says who may call"
@@ -379,20 +379,20 @@ class Gate:
     def _is_same(self, scheme: str, name: str, port: str, host: str) -> bool:
         """Whether the page came from this server. Only for a known Host: with a rebound name both would be equal."""
         default = DEFAULT_PORTS.get(scheme)
-        if self._every_host or default is None or (authority := _read(_AUTHORITY, host)) is None:
+        if self._every_host or default is None or (authority := _match_header(_AUTHORITY, host)) is None:
             return False
         return authority[0] == name and (authority[1] or default) == port
 
 
 def is_loopback_name(host: str | None) -> bool:
     """Whether the value of a Host header names this machine, with any port."""
-    authority = _read(_AUTHORITY, host) if host is not None else None
+    authority = _match_header(_AUTHORITY, host) if host is not None else None
     return authority is not None and _LOOPBACK_BIND.fullmatch(authority[0]) is not None
 
 
-def _read(pattern: re.Pattern[str], text: str) -> tuple[str, ...] | None:
+def _match_header(pattern: re.Pattern[str], text: str) -> tuple[str, ...] | None:
     """The groups of a header's value in lower case, with "" for a missing port; None if it is malformed."""
-    found = pattern.fullmatch(text.lower()) if len(text) <= _LONGEST and text.isascii() else None
+    found = pattern.fullmatch(text.lower()) if len(text) <= _MAX_HEADER_LENGTH and text.isascii() else None
     return None if found is None else tuple(group or "" for group in found.groups())
 
 
@@ -408,7 +408,7 @@ def _host_rule(text: str, own_port: int | None) -> HostRule:
             'allowed_hosts=["*"] would let every name in',
             fix="name the hosts, or set trusted_proxy=True if a proxy in front checks Host",
         )
-    found = _read(_HOST_RULE, text)
+    found = _match_header(_HOST_RULE, text)
     if found is None:
         raise UsageError(
             f"allowed_hosts has {text!r}, which is not a host",
@@ -424,7 +424,7 @@ def _host_rule(text: str, own_port: int | None) -> HostRule:
 
 
 def _origin_rule(text: str) -> tuple[str, HostRule]:
-    found = _read(_ORIGIN_RULE, text)
+    found = _match_header(_ORIGIN_RULE, text)
     if found is None:
         raise UsageError(
             f"allowed_origins has {text!r}, which is not an origin",
@@ -474,11 +474,11 @@ def read_target(scope: Scope, host: str | None) -> GateRefusal | None:
     if absolute is None:
         return GateRefusal(400, "the target of a request must be a path, or an http URI without a user")
     scheme, authority, path = (part.decode("latin-1") for part in absolute.groups())
-    if _known(authority, scheme) != _known(host or "", scheme):
+    if _strip_default_port(authority, scheme) != _strip_default_port(host or "", scheme):
         return GateRefusal(400, "the target of the request and its Host header name different hosts")
     scope["path"], scope["raw_path"] = unquote(path), path.encode("latin-1")
     return None
 
 
-def _known(authority: str, scheme: str) -> str:
+def _strip_default_port(authority: str, scheme: str) -> str:
     return authority.lower().removesuffix(f":{DEFAULT_PORTS[scheme.lower()]}")

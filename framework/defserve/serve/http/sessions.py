@@ -74,7 +74,7 @@ class HttpSession:
             stream = ResponseStream(self, exchange)
             stream.name, stream.answered = name, True
         stream.resume(exchange)
-        return stream, _encoded(missed)
+        return stream, _encode_events(missed)
 
     def name_stream(self, owner: Principal) -> str:
         """A name for the stream of a request, which only its sender, and who has its rights, can resume."""
@@ -85,7 +85,7 @@ class HttpSession:
             del self._owners[next(other for other in self._owners if other not in self.streams)]
         return name
 
-    def answered_unread(self, name: str) -> None:
+    def on_unread_answer(self, name: str) -> None:
         """A call was answered while its client was away. Past `UNREAD` such answers, the oldest is dropped."""
         self.streams.pop(name, None)
         self._unread[name] = None
@@ -100,15 +100,15 @@ class HttpSession:
         """A request with this credential belongs to the session."""
         if exchange.live is None or exchange.principal.credential in self._credentials:
             return
-        for shown in exchange.shown():
+        for shown in exchange.list_credentials():
             self._credentials[shown.key] = shown
         if self._live is None and self._credentials:
             self._live = exchange.live
-            self._live.hold(self)
+            self._live.watch_holder(self)
         if len(self._credentials) > CREDENTIALS:
             self.credential_ended(next(iter(self._credentials)))
 
-    def shown(self) -> tuple[BearerCredential, ...]:
+    def list_credentials(self) -> tuple[BearerCredential, ...]:
         return tuple(self._credentials.values())
 
     def credential_ended(self, key: Any) -> None:
@@ -142,9 +142,9 @@ class HttpSession:
     def close(self) -> None:
         for stream in (self.standalone, *self.streams.values()):
             stream.drop()
-        self.standalone.forget()
+        self.standalone.drop_waiting()
         self.conversation.close()
-        self.events.forget()
+        self.events.drop_events()
         if self._live is not None:
             self._live.release(self)
 
@@ -166,25 +166,25 @@ class ResponseStream:
 
     def push(self, message: OutboundMessage) -> None:
         self.answered = self.answered or message.answers
-        id = self._kept(message) if self.name and message.data else None
+        id = self._store_event(message) if self.name and message.data else None
         if self.is_read:
             assert self.exchange is not None
             self.exchange.push(message, id)
         else:
-            self._left_unread(message, id)
+            self._handle_unread(message, id)
 
     @property
     def is_read(self) -> bool:
         """Whether an open response can carry more messages."""
         return self.exchange is not None and not (self.exchange.gone or self.exchange.finished)
 
-    def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
+    def _handle_unread(self, message: OutboundMessage, id: str | None) -> None:
         if message.answers and self.name:
-            self.session.answered_unread(self.name)
+            self.session.on_unread_answer(self.name)
         if message.taken is not None:
             message.taken()
 
-    def _kept(self, message: OutboundMessage) -> str:
+    def _store_event(self, message: OutboundMessage) -> str:
         kind: StoredEventKind = "message"
         if message.answers:
             kind = "result"
@@ -219,7 +219,7 @@ class ResponseStream:
         if self.session.primed:
             self._first = sse_format.event(b"", id=self.session.events.mark(self.name), retry=RETRY_MS)
         for item in self.exchange.unread:
-            item.id = self._kept(item.message)
+            item.id = self._store_event(item.message)
 
     def may_start(self, seconds: float) -> bool:
         """Soon, so that its client can come back for the rest. A call without room may still be refused (429)."""
@@ -229,7 +229,7 @@ class ResponseStream:
         """Whether the response can be resumed, or has something to say to a client that prefers events."""
         return bool(self.name or (exchange.unread and exchange.prefers_events))
 
-    def attached(self) -> None:
+    def on_response_started(self) -> None:
         """A response has begun. From here on its client may leave."""
         self.session.readers += 1
 
@@ -256,7 +256,7 @@ class ResponseStream:
         if self.answered:
             exchange.drop()
 
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         """The client went away. With a session the call continues, and its result is kept."""
 
     def detach(self, exchange: Exchange) -> None:
@@ -265,21 +265,21 @@ class ResponseStream:
         self.session.used = time.monotonic()
         is_last = self.exchange is exchange
         if exchange.unread:
-            exchange.take()  # drop what the client did not read
+            exchange.take_unread()  # drop what the client did not read
         if is_last:
             self.exchange = None
         if is_last and self.answered and self.name:
             if exchange.gone:
-                self.session.answered_unread(self.name)
+                self.session.on_unread_answer(self.name)
             else:
                 self.session.streams.pop(self.name, None)
                 self.session.events.finish(self.name)
 
-    def over(self) -> None:
+    def finish(self) -> None:
         """Nothing to end: a stream outlives its request."""
 
 
-def _encoded(events: Sequence[StoredEvent]) -> bytes:
+def _encode_events(events: Sequence[StoredEvent]) -> bytes:
     return b"".join(sse_format.event(data, id=id) for id, data in events)
 
 
@@ -294,12 +294,12 @@ class StandaloneStream(ResponseStream):
         self._waiting: ClientOutbox | None = None
 
     def push(self, message: OutboundMessage) -> None:
-        id = self._kept(message) if message.data else None
+        id = self._store_event(message) if message.data else None
         if self.is_read and self._is_for(message.audience):
             assert self.exchange is not None
             self.exchange.push(message, id)
         else:
-            self._left_unread(message, id)
+            self._handle_unread(message, id)
 
     def _is_for(self, audience: tuple[Any, ...] | None) -> bool:
         """Whether the client that reads now may see a message. Otherwise the message waits for another one."""
@@ -310,10 +310,10 @@ class StandaloneStream(ResponseStream):
     def _audience_kept(self, message: OutboundMessage) -> object:
         return message.audience
 
-    def _left_unread(self, message: OutboundMessage, id: str | None) -> None:
+    def _handle_unread(self, message: OutboundMessage, id: str | None) -> None:
         if self._waiting is None:
             self._waiting = ClientOutbox()
-        self._waiting.keep(message, id)
+        self._waiting.add_message(message, id)
 
     def is_taken(self, reader: Principal) -> bool:
         """Whether another client reads, and `reader` may not take its place: it may see no more than that one."""
@@ -333,7 +333,7 @@ class StandaloneStream(ResponseStream):
         events = self.session.events
         mine = [event for event in missed if self._is_for(cast("tuple[Any, ...] | None", events.audience(event[0])))]
         self._read_waiting({id for id, _ in mine})
-        return _encoded(mine)
+        return _encode_events(mine)
 
     def _take_over(self, exchange: Exchange) -> None:
         if self.exchange is not None and self.exchange is not exchange:
@@ -347,17 +347,17 @@ class StandaloneStream(ResponseStream):
         waiting, self._waiting = self._waiting, None
         for item in waiting.unread if waiting is not None else ():
             if not self._is_for(item.message.audience):
-                self._left_unread(item.message, item.id)
+                self._handle_unread(item.message, item.id)
             elif item.id in known:
                 item.leave()
             else:
                 self.exchange.push(item.message, item.id)
 
-    def forget(self) -> None:
+    def drop_waiting(self) -> None:
         """Drop what waits: nobody will ask for it."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting.take()
+            waiting.take_unread()
 
     def hang_up(self) -> None:
         """Nothing to do: it belongs to no call."""
@@ -373,7 +373,7 @@ class StandaloneStream(ResponseStream):
             return
         later, self._waiting = self._waiting, ClientOutbox()
         for item in (*exchange.unread, *(later.unread if later is not None else ())):
-            self._waiting.keep(item.message, item.id)
+            self._waiting.add_message(item.message, item.id)
         exchange.unread.clear()
 
 

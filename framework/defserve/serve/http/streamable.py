@@ -100,16 +100,16 @@ class ResponseRoute(Protocol):
         """The response becomes a stream of events. Returns the first of them."""
         ...
 
-    def attached(self) -> None:
+    def on_response_started(self) -> None:
         """A response has begun. From here on its client may leave."""
 
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         """Its client went away."""
 
     def detach(self, exchange: Exchange) -> None:
         """The response has ended."""
 
-    def over(self) -> None:
+    def finish(self) -> None:
         """The request has been dealt with."""
 
 
@@ -124,7 +124,7 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
     if exchange.unread or not data or route.wants_events(exchange):
         route.push(CompleteReply(data, code))
         return _answer_in_the_end(exchange, route)
-    route.over()
+    route.finish()
     return _respond(exchange, route, data, code)
 
 
@@ -154,7 +154,7 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) ->
             await left
     finally:
         late.end()
-        route.over()
+        route.finish()
 
 
 async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
@@ -162,7 +162,7 @@ async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
         await absorb()
         await answer(exchange, route)
     finally:
-        route.over()
+        route.finish()
 
 
 async def answer(exchange: Exchange, route: ResponseRoute) -> None:
@@ -193,7 +193,7 @@ async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: At
 async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
     """Write events, beginning with `first`, until there are no more."""
     await exchange.start_events(first)
-    await exchange.stream(SILENCE, route.left)
+    await exchange.stream(SILENCE, route.on_disconnect)
 
 
 async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
@@ -206,7 +206,7 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     reply = exchange.only
     if reply is None:
         return False
-    exchange.take()
+    exchange.take_unread()
     if left := _respond(exchange, route, reply.data, reply.code):
         await left
     return True
@@ -221,8 +221,8 @@ class LateAnswer:
     def __init__(self, exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
         self._exchange, self._route, self._call = exchange, route, call
         self.task: asyncio.Task[None] | None = None
-        route.attached()
-        exchange.call_when_roused(self)
+        route.on_response_started()
+        exchange.set_waker(self)
         self._timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, self.begin)
         if exchange.unread:
             self.begin()
@@ -253,7 +253,7 @@ class LateAnswer:
         if self.task is None:
             self._timer.cancel()
             # Each would hold the other until the garbage collector looks, with all that the call had.
-            self._exchange.call_when_roused(None)
+            self._exchange.set_waker(None)
             self._route.detach(self._exchange)
 
 
@@ -267,7 +267,7 @@ class Attached:
         self._watch: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        self._route.attached()
+        self._route.on_response_started()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -277,7 +277,7 @@ class Attached:
 
     def watch(self) -> None:
         """Watch the client until the block ends."""
-        self._watch = asyncio.create_task(self._exchange.watch(self._route.left))
+        self._watch = asyncio.create_task(self._exchange.watch(self._route.on_disconnect))
 
 
 async def absorb() -> None:
@@ -334,7 +334,7 @@ class Streamable:
             return refuse(exchange, 400, message.code, message.message, message.id)
         if self._is_stateless(exchange.version, message):
             return self._take_alone(exchange, message)
-        return self._take(exchange, message)
+        return self._handle_message(exchange, message)
 
     def _missing_scopes(self, exchange: Exchange, request: Request) -> Sequence[str]:
         """All scopes that a call needs, if its caller lacks one of them."""
@@ -356,7 +356,7 @@ class Streamable:
         """Let a broken answer fail the question it was meant for. Otherwise the question would wait for ever."""
         id = exchange.headers.get("mcp-session-id") if malformed.is_reply else None
         if id is not None and (session := self.sessions.find(id, exchange.principal.id)) is not None:
-            session.conversation.take(malformed, None, exchange.principal)
+            session.conversation.feed_message(malformed, None, exchange.principal)
 
     async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
         version = exchange.version
@@ -365,7 +365,7 @@ class Streamable:
         elif version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
             await exchange.respond(202)  # and drop it: there is no running call that it could belong to
         else:
-            await refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+            await refuse(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
 
     def _call_alone(self, exchange: Exchange, request: Request, offer: RequestOffer) -> Awaitable[None] | None:
         version, method, params = offer.version, request.method, request.params
@@ -378,7 +378,7 @@ class Streamable:
             return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
-        return self.run(exchange, route, conversation.begin(request, route, offer))
+        return self.run(exchange, route, conversation.start_call(request, route, offer))
 
     def _call_unread(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
         """A request that should carry an offer, but has none, or one that cannot be read."""
@@ -391,7 +391,7 @@ class Streamable:
             return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
-        return run(exchange, route, conversation.begin(request, route))
+        return run(exchange, route, conversation.start_call(request, route))
 
     def _call(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
         if request.method == self.rules.opening:
@@ -400,9 +400,9 @@ class Streamable:
         if not isinstance(session, HttpSession):
             return session
         route = ResponseStream(session, exchange)
-        return run(exchange, route, session.conversation.begin(request, route, offer, exchange.principal))
+        return run(exchange, route, session.conversation.start_call(request, route, offer, exchange.principal))
 
-    async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
+    async def _handle_message(self, exchange: Exchange, message: Message | list[Message]) -> None:
         session = self._session(exchange)
         if not isinstance(session, HttpSession):
             await session
@@ -416,7 +416,7 @@ class Streamable:
             await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this question is for a caller with more rights")
             return
         route = ResponseStream(session, exchange)
-        session.conversation.take(message, route, exchange.principal)
+        session.conversation.feed_message(message, route, exchange.principal)
         if isinstance(message, list):
             await answer(exchange, route)
         else:
@@ -432,12 +432,12 @@ class Streamable:
         except LimitExceeded as error:
             await refuse(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
             return
-        session.conversation.take(request, ResponseStream(session, exchange))
+        session.conversation.feed_message(request, ResponseStream(session, exchange))
         try:
             while not exchange.finished:
                 await exchange.wait()
                 # The response to an opening is only its answer: the client has no session yet, and so no stream.
-                unread = exchange.take()
+                unread = exchange.take_unread()
                 exchange.unread.extend(item for item in unread if item.message.answers)
         finally:
             accepted = exchange.only is not None and exchange.only.code is None
@@ -473,7 +473,7 @@ class Streamable:
         if session is None:
             return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
         if version is not None and version not in self.rules.handshake_versions:
-            return refuse(exchange, 400, INVALID_REQUEST, _unsupported(version))
+            return refuse(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
         if exchange.live is not None:
             session.note(exchange)
         return session
@@ -542,7 +542,7 @@ class Streamable:
         self.sessions.close()
 
 
-def _unsupported(version: str) -> str:
+def _format_unsupported(version: str) -> str:
     return f"Invalid request: unsupported MCP-Protocol-Version {version[:64]}"
 
 
@@ -589,13 +589,13 @@ class SingleResponse:
     def start(self) -> bytes:
         return b""
 
-    def attached(self) -> None:
+    def on_response_started(self) -> None:
         """The call waits. From here on its credential may end before it does."""
         if self.exchange.live is not None:
-            self.exchange.live.hold(self)
+            self.exchange.live.watch_holder(self)
 
-    def shown(self) -> tuple[BearerCredential, ...]:
-        return self.exchange.shown()
+    def list_credentials(self) -> tuple[BearerCredential, ...]:
+        return self.exchange.list_credentials()
 
     def credential_ended(self, key: Any) -> None:
         """Its call fails, and so the response ends."""
@@ -604,9 +604,9 @@ class SingleResponse:
     def keep_credential(self, is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
         """See `core.call.Call`."""
         if self.exchange.live is not None:
-            self.exchange.live.keep(self.exchange.shown(), is_kept, ended)
+            self.exchange.live.watch_credentials(self.exchange.list_credentials(), is_kept, ended)
 
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         """A client that disconnects cancels its call."""
         self.conversation.cancel(self.id)
 
@@ -615,7 +615,7 @@ class SingleResponse:
         if exchange.live is not None:
             exchange.live.release(self)
 
-    def over(self) -> None:
+    def finish(self) -> None:
         if self.exchange.unread:
             self.exchange.abandon()
         self.provider.end(self.conversation)

@@ -24,11 +24,11 @@ from defserve.protocols.mcp.extension import MCP
 from defserve.serve.address import PORTS, Address
 from defserve.serve.connection import INTERRUPTED
 from defserve.serve.network import actual, listen
-from defserve.serve.sockets import bound
+from defserve.serve.sockets import bind_sockets
 from defserve.serve.web_sessions import WebSessions
 from defserve.server import web
 from defserve.server.logs import JsonLines, PatientLines, number_lines
-from defserve.server.workers.supervisor import GroupPlan, Supervisor, Timing, counted
+from defserve.server.workers.supervisor import GroupPlan, Supervisor, Timing, format_worker_count
 from defserve.server.workers.worker import GroupSecrets, Membership, Worker, join, membership
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         auth: Auth | None
 
 
-MOST_WORKERS: Final = 256
+MAX_WORKERS: Final = 256
 
 
 def worker_count(wanted: int | str) -> int:
@@ -70,9 +70,9 @@ def worker_count(wanted: int | str) -> int:
     if wanted == "auto":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(ValueError):
-        if 1 <= (count := int(wanted)) <= MOST_WORKERS:
+        if 1 <= (count := int(wanted)) <= MAX_WORKERS:
             return count
-    raise UsageError(f"there cannot be {wanted!r} workers", fix=f"give a number from 1 to {MOST_WORKERS}, or auto")
+    raise UsageError(f"there cannot be {wanted!r} workers", fix=f"give a number from 1 to {MAX_WORKERS}, or auto")
 
 
 def address_of_group(on: str) -> Address:
@@ -99,7 +99,7 @@ def supervise(
 
     Each worker is started with `command`; without one, as this process was.
     """
-    with bound(address) as sockets, _local_key(sockets, wanted=local_token) as key:
+    with bind_sockets(address) as sockets, _local_key(sockets, wanted=local_token) as key:
         plan = GroupPlan(
             tuple(command) or _own_command(),
             count,
@@ -112,7 +112,7 @@ def supervise(
 async def _supervise(plan: GroupPlan, where: str, say: Callable[[str], None], timing: Timing | None) -> int:
     supervisor = Supervisor(plan, say, timing)
     with _signals(supervisor):
-        return await supervisor.run(lambda: say(f"serving on {where} with {counted(plan.count)}"))
+        return await supervisor.run(lambda: say(f"serving on {where} with {format_worker_count(plan.count)}"))
 
 
 @contextmanager
@@ -153,9 +153,9 @@ def _local_key(sockets: Any, *, wanted: bool) -> Generator[str | None]:
     if not wanted:
         yield None
         return
-    from defserve.auth.local_token import published
+    from defserve.auth.local_token import publish_key
 
-    with published(web.places_of(sockets)) as key:
+    with publish_key(web.places_of(sockets)) as key:
         yield key
 
 
@@ -187,7 +187,7 @@ def serve_group(server: ServedInGroup, on: str, workers: int | str, options: Web
     return supervise(address, count, local_token=options.get("local_token", False), log_json=log_json)
 
 
-def supervised(on: str, workers: str, *, local_token: bool, log_json: bool) -> int | None:
+def supervise_unless_worker(on: str, workers: str, *, local_token: bool, log_json: bool) -> int | None:
     """Supervise workers that load the server themselves, and return the exit code. None: this process is a worker."""
     if membership() is not None:
         return None
@@ -205,9 +205,9 @@ def serve_as_worker(server: ServedInGroup, address: Address, member: Membership,
     composition = server.composition
     provider = WebSessions(composition)
     readiness = partial(web.readiness, composition, server.auth)
-    worker = Worker(member, control, provider, partial(web.measured, composition), readiness)
+    worker = Worker(member, control, provider, partial(web.make_metrics_response, composition), readiness)
     app = web.app_of(provider, server.mcp, server.auth, options, address, group.key, worker)
-    network = replace(web.network_options(options), started=worker.started)
+    network = replace(web.network_options(options), started=worker.on_listening)
     sockets = [socket.socket(fileno=number) for number in member.sockets]
     with control:
         return listen(app, address, network, composition.limits, provider, sockets)
@@ -240,7 +240,7 @@ def check_sharing(server: SharingServer, count: int, options: WebFields) -> None
             f"{count} workers cannot share {auth.kept_in_memory}, which are kept in the memory of one process",
             fix='name a store there: "sqlite:///shared.db" on one machine, or "redis://localhost:6379/0"',
         )
-    for what in _kept_in_memory(server):
+    for what in _iter_kept_in_memory(server):
         raise UsageError(
             f"{count} workers cannot share {what}, which this server keeps in the memory of one process",
             fix='give Server(store="sqlite:///shared.db") on one machine, or Server(store="redis://localhost:6379/0")',
@@ -257,12 +257,12 @@ def _audit_file(server: SharingServer) -> str:
     return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store(str(sink))), "")
 
 
-def _kept_in_memory(server: SharingServer) -> Iterator[str]:
+def _iter_kept_in_memory(server: SharingServer) -> Iterator[str]:
     from defserve.stores.store import is_in_memory
 
     for extension in server.composition.extensions:
         if extension.name == "tasks" and (server.store is None or is_in_memory(server.store)):
             yield "tasks"
-        states: Any = getattr(extension, "declared_states", list)
+        states: Any = getattr(extension, "list_states", list)
         if any(is_in_memory(state.store) for state in states()):
             yield "state"

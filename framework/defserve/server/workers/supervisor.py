@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.server.metrics import head, labels, merged
-from defserve.server.workers.worker import LONGEST_LINE, VARIABLE, Gone, GroupSecrets, Membership, WorkerLink
+from defserve.server.metrics import head, labels, merge_metrics
+from defserve.server.workers.worker import MAX_LINE_BYTES, VARIABLE, Gone, GroupSecrets, Membership, WorkerLink
 
 FAILED: Final = 1
 SLOW_AFTER: Final = 3
 """So many quick deaths in a row are a crash loop."""
 
 
-def counted(workers: int) -> str:
+def format_worker_count(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
 
 
@@ -67,7 +67,7 @@ class Supervisor:
     def is_stopping(self) -> bool:
         return self._stopping.done()
 
-    async def _asked(self, worker: WorkerProcess, what: str, about: Any) -> Any:
+    async def _answer_worker(self, worker: WorkerProcess, what: str, about: Any) -> Any:
         match what:
             case "ready":
                 worker.ready(float(about))
@@ -99,11 +99,11 @@ class Supervisor:
         if isinstance(workers, str):
             self.say(workers)
             return FAILED
-        self._put(workers)
+        self._place_workers(workers)
         started()
         async with asyncio.TaskGroup() as group:
             for place in self.places:
-                group.create_task(self._keep(place))
+                group.create_task(self._keep_place_running(place))
             while True:
                 await self._is_reload_wanted.wait()
                 self._is_reload_wanted.clear()
@@ -126,7 +126,7 @@ class Supervisor:
     async def _start(self, number: int) -> WorkerProcess | str:
         """A worker that is ready, or why there is none."""
         try:
-            worker = await WorkerProcess.start(self.plan, number, self._asked)
+            worker = await WorkerProcess.start(self.plan, number, self._answer_worker)
         except OSError as error:
             return f"worker {number} cannot be started: {error}"
         self.running.add(worker)
@@ -137,17 +137,17 @@ class Supervisor:
         await worker.kill()
         return f"{worker} {problem}"
 
-    def _put(self, workers: list[WorkerProcess]) -> None:
+    def _place_workers(self, workers: list[WorkerProcess]) -> None:
         for place, worker in zip(self.places, workers, strict=True):
             if place.worker is not None:
                 place.worker.replaced.set_result(None)
             place.worker = worker
 
-    async def _keep(self, place: WorkerPlace) -> None:
+    async def _keep_place_running(self, place: WorkerPlace) -> None:
         """Start the worker of a place again, whenever it has ended or hangs."""
         while True:
             worker = place.worker
-            reason = await worker.over(self.timing) if worker is not None else ""
+            reason = await worker.wait_for_end(self.timing) if worker is not None else ""
             if place.worker is not worker:
                 continue  # it was replaced
             if worker is not None and not worker.exited.done():
@@ -187,10 +187,10 @@ class Supervisor:
                 self.say(f"not reloaded: {workers}; the workers of before go on")
                 return
             before = [place.worker for place in self.places if place.worker is not None]
-            self._put(workers)
+            self._place_workers(workers)
             for place in self.places:
                 place.quick_deaths = 0
-        self.say(f"reloaded: {counted(len(workers))} started; those of before finish their calls")
+        self.say(f"reloaded: {format_worker_count(len(workers))} started; those of before finish their calls")
         for worker in before:
             self._tasks.start(self._retire(worker))
 
@@ -281,9 +281,9 @@ class WorkerProcess:
         try:
             with theirs:
                 worker = cls(number, await _run(plan, Membership.of(number, plan.count, theirs, plan.sockets), theirs))
-            ours.sendall(plan.secrets.written())
+            ours.sendall(plan.secrets.to_json_line())
             ours.setblocking(False)
-            worker.link = await WorkerLink.over(ours, lambda what, about: asked(worker, what, about))
+            worker.link = await WorkerLink.open_link(ours, lambda what, about: asked(worker, what, about))
         except BaseException:
             ours.close()
             if worker is not None:
@@ -315,7 +315,7 @@ class WorkerProcess:
             return None
         return self.end_in_words() if self.exited.done() else f"is not ready after {seconds:g} s"
 
-    async def over(self, timing: Timing) -> str:
+    async def wait_for_end(self, timing: Timing) -> str:
         """Wait until it has ended, hangs or is replaced. Says how it ended, or that it hangs."""
         unanswered, received = 0, self.link.last_received
         while not self.exited.done():
@@ -368,7 +368,7 @@ async def _run(plan: GroupPlan, member: Membership, theirs: socket.socket) -> Pr
     return await asyncio.create_subprocess_exec(
         *plan.command,
         stdin=DEVNULL,
-        env={**os.environ, VARIABLE: member.written()},
+        env={**os.environ, VARIABLE: member.to_json()},
         pass_fds=(theirs.fileno(), *plan.sockets),
         # Ctrl-C is for the supervisor. As a second signal it would end a worker at once.
         process_group=0,
@@ -410,9 +410,9 @@ class Gathering:
         }
 
     async def _metrics(self) -> str:
-        most = LONGEST_LINE // (4 * self._supervisor.plan.count)  # JSON may double it, and all of them are sent on
+        most = MAX_LINE_BYTES // (4 * self._supervisor.plan.count)  # JSON may double it, and all of them are sent on
         texts = await self._from_all("metrics", most)
-        return merged(["".join(f"{line}\n" for line in self._lines(texts)), *texts.values()])
+        return merge_metrics(["".join(f"{line}\n" for line in self._lines(texts)), *texts.values()])
 
     async def _from_all(self, what: str, about: Any = None) -> dict[int, Any]:
         """The answers of those that answer in time, by number."""

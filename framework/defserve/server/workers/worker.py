@@ -25,7 +25,7 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.protocols.mgp.lifecycle import memory_bytes
 from defserve.serve.connection import end_unless
 from defserve.serve.web_sessions import WebSessions
-from defserve.server.metrics import head, labelled, labels
+from defserve.server.metrics import add_label, head, labels
 
 LINGER: Final = 10.0
 """How long a worker that leaves keeps connections on which nothing comes: longer than most clients keep them. On the
@@ -53,27 +53,27 @@ class Worker:
 
     # -- its supervisor ----------------------------------------------------------------------------------
 
-    def started(self, listener: Any) -> None:
+    def on_listening(self, listener: Any) -> None:
         """It listens: tell the supervisor. Called on the loop."""
         self._listener = listener
         leave = self._provider.over
 
-        def over(seconds: float) -> None:
+        def tell_end_and_leave(seconds: float) -> None:
             self._tell_end()
             leave(seconds)
 
-        self._provider.over = over
+        self._provider.over = tell_end_and_leave
         faulthandler.register(signal.SIGQUIT)  # shows where it hangs, before the supervisor kills it
         self._tasks.start(self._attend())
 
     async def _attend(self) -> None:
-        self._link = link = await WorkerLink.over(self._control, self._asked)
+        self._link = link = await WorkerLink.open_link(self._control, self._answer_supervisor)
         limits = self._provider.limits
         link.send("ready", limits.drain + limits.farewell + LINGER)
-        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self._orphaned, lambda: self._is_leaving)
+        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self._on_orphaned, lambda: self._is_leaving)
         await link.run()
 
-    async def _asked(self, what: str, about: Any) -> Any:
+    async def _answer_supervisor(self, what: str, about: Any) -> Any:
         match what:
             case "metrics":
                 return await self._figures(about)
@@ -109,7 +109,7 @@ class Worker:
         self._is_leaving = True
         self._provider.ask()
 
-    def _orphaned(self) -> None:
+    def _on_orphaned(self) -> None:
         """The supervisor was killed. End as if it had asked: accept no more, and finish the running calls."""
         self.leave()
 
@@ -178,7 +178,7 @@ CUT: Final = "# the rest was left out: it is too long\n"
 
 def worker_figures(number: int, measured: str, most: int) -> str:
     """The metrics of a worker, each with its number. Lines past `most` characters are left out."""
-    text = labelled("".join(f"{line}\n" for line in _of_process()) + measured, labels(worker=str(number))[1:-1])
+    text = add_label("".join(f"{line}\n" for line in _of_process()) + measured, labels(worker=str(number))[1:-1])
     return text if len(text) <= most else text[: text.rfind("\n", 0, most) + 1] + CUT
 
 
@@ -195,7 +195,7 @@ def _of_process() -> Iterator[str]:
 # -- The conversation between a supervisor and a worker: JSON lines in which either side asks and the other answers.
 
 
-LONGEST_LINE: Final = 8 * 1024 * 1024
+MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 """Room for the metrics of a whole group."""
 
 Answers: TypeAlias = Callable[[str, Any], Awaitable[Any]]
@@ -221,8 +221,8 @@ class WorkerLink:
         self.last_received = self._loop.time()
 
     @classmethod
-    async def over(cls, one: socket.socket, answers: Answers) -> WorkerLink:
-        return cls(*await asyncio.open_connection(sock=one, limit=LONGEST_LINE), answers)
+    async def open_link(cls, one: socket.socket, answers: Answers) -> WorkerLink:
+        return cls(*await asyncio.open_connection(sock=one, limit=MAX_LINE_BYTES), answers)
 
     def send(self, what: str, about: Any = None) -> None:
         """Ask without waiting for the answer."""
@@ -247,7 +247,7 @@ class WorkerLink:
             with suppress(ConnectionError, ValueError):
                 while line := await self._reader.readline():
                     self.last_received = self._loop.time()
-                    self._take(json.loads(line))
+                    self._handle_message(json.loads(line))
         finally:
             self.close()
 
@@ -260,7 +260,7 @@ class WorkerLink:
             if not waiting.done():
                 waiting.set_exception(Gone("the other side is gone"))
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         if "what" in message:
             self._tasks.start(self._answer(message))
         elif (waiting := self._waiting.get(message["answer"])) is not None and not waiting.done():
@@ -279,7 +279,7 @@ class WorkerLink:
 
 
 VARIABLE: Final = "DEFSERVE_WORKER"
-LONGEST_SECRETS: Final = 64 * 1024
+MAX_SECRETS_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class Membership:
     inode: int
     sockets: tuple[int, ...]
 
-    def written(self) -> str:
+    def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
@@ -313,7 +313,7 @@ class GroupSecrets:
     key: str | None
     secret: str
 
-    def written(self) -> bytes:
+    def to_json_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
@@ -342,7 +342,7 @@ def join(member: Membership) -> tuple[socket.socket, GroupSecrets]:
     control.setblocking(True)
     line = b""
     # One byte at a time: what follows belongs to the loop.
-    while not line.endswith(b"\n") and len(line) < LONGEST_SECRETS:
+    while not line.endswith(b"\n") and len(line) < MAX_SECRETS_BYTES:
         piece = control.recv(1)
         if not piece:
             control.close()

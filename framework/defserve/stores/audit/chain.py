@@ -123,7 +123,7 @@ class AuditKeys:
             raise AuditLogBroken(NO_RECORD)
         return AuditRecord(int(found[3]), found[2].decode(), mac, body, is_event)
 
-    def signed(self, head: AuditHead) -> bytes:
+    def sign_head(self, head: AuditHead) -> bytes:
         """The content of a head file."""
         said = {name: value for name, value in head._asdict().items() if name != "format" or value}
         signature = hmac.digest(self._head, canonical(said).encode(), "sha256").hex()
@@ -149,7 +149,7 @@ class AuditKeys:
             raise AuditLogBroken(f"{name} cannot be read") from None
         if head.format > FORMAT:
             raise AuditLogBroken(newer_format("it", head.format, FORMAT))
-        if not hmac.compare_digest(self.signed(head), raw):
+        if not hmac.compare_digest(self.sign_head(head), raw):
             raise AuditLogBroken(f"{name} was altered, or signed with another key")
         return head
 
@@ -173,12 +173,12 @@ def verify(
     """
     keys = AuditKeys(key)
     # The heads first: if the log is being written, it can only have grown since.
-    anchored, problem = _anchored(anchors, Path(path), keys)
+    anchored, problem = _load_anchored_heads(anchors, Path(path), keys)
     check = ChainCheck(keys, anchored)
     try:
         check.signed = keys.head(Path(head) if head is not None else head_path(path))
         with open(path, "rb") as file:
-            check.read(numbered_lines(file))
+            check.check_lines(iter_numbered_lines(file))
     except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
@@ -188,7 +188,7 @@ def verify(
     return check.report(reason=problem) if report.ok and problem else report
 
 
-def _anchored(anchors: AuditAnchors, path: Path, keys: AuditKeys) -> tuple[dict[str, AuditHead], str]:
+def _load_anchored_heads(anchors: AuditAnchors, path: Path, keys: AuditKeys) -> tuple[dict[str, AuditHead], str]:
     """The head at each anchor, by the anchor's name; and why another anchor has none."""
     found, problem = dict[str, AuditHead](), ""
     if anchors != ():
@@ -207,7 +207,7 @@ def _anchored(anchors: AuditAnchors, path: Path, keys: AuditKeys) -> tuple[dict[
     return found, problem
 
 
-def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def iter_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """The lines of a log with their numbers. A line that is too long comes in pieces, none of which is a record."""
     return enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1)
 
@@ -235,7 +235,7 @@ class ChainCheck:
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
 
-    def read(self, lines: Iterable[tuple[int, bytes]]) -> None:
+    def check_lines(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Follow the chain, by numbered lines. Raises AuditLogBroken where it breaks, and remembers the line."""
         for self._line, raw in lines:
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
@@ -290,7 +290,7 @@ class ChainCheck:
 MAX_EVENT: Final = 256 * 1024
 
 
-def encoded(event: Mapping[str, Any]) -> str:
+def encode_event(event: Mapping[str, Any]) -> str:
     """The canonical JSON of an event, whatever it holds."""
     try:
         text = canonical(event if isinstance(event, dict) else dict(event))
@@ -348,7 +348,7 @@ class AuditAnchor(Protocol):
         """The head that was kept last. None if there is none, or if this anchor cannot be read."""
         ...
 
-    def keep(self, head: bytes, before: bytes | None) -> bool:
+    def store_head(self, head: bytes, before: bytes | None) -> bool:
         """Keep this head if `before` is still the last one. Returns whether it was."""
         ...
 
@@ -358,7 +358,7 @@ AuditAnchors: TypeAlias = "AuditAnchor | str | os.PathLike[str] | Sequence[Audit
 
 def anchors_of(given: AuditAnchors, log: Path) -> tuple[AuditAnchor, ...]:
     """One anchor or several of a log. Raises UsageError for what cannot be one."""
-    several = [given] if isinstance(given, str | os.PathLike) or hasattr(given, "keep") else given
+    several = [given] if isinstance(given, str | os.PathLike) or hasattr(given, "store_head") else given
     return tuple(_anchor(one, log) for one in several)  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]
 
 
@@ -375,9 +375,9 @@ def _anchor(given: Any, log: Path) -> AuditAnchor:
             )
     if isinstance(given, str | os.PathLike):
         return FileAnchor(Path(os.fspath(given)), log)  # pyright: ignore[reportUnknownArgumentType]
-    if not callable(getattr(given, "keep", None)) or not callable(getattr(given, "last", None)):
+    if not callable(getattr(given, "store_head", None)) or not callable(getattr(given, "last", None)):
         raise UsageError(
-            f"{given!r} is not an anchor", fix="give a file name, an address, or an object with last() and keep()"
+            f"{given!r} is not an anchor", fix="give a file name, an address, or an object with last() and store_head()"
         )
     return given
 
@@ -401,7 +401,7 @@ class FileAnchor:
         except OSError as error:
             raise AnchorUnavailable(error.strerror or str(error)) from None
 
-    def keep(self, head: bytes, before: bytes | None) -> bool:
+    def store_head(self, head: bytes, before: bytes | None) -> bool:
         if self.last() != before:
             return False
         try:
@@ -428,7 +428,7 @@ class StoreAnchor:
 
         return self._with_store(get)
 
-    def keep(self, head: bytes, before: bytes | None) -> bool:
+    def store_head(self, head: bytes, before: bytes | None) -> bool:
         change = StoreChange(AUDIT_HEADS, put={self._log: head}, expect={self._log: before})
         return self._with_store(lambda store: store.change(change))
 
@@ -477,7 +477,7 @@ class SyslogAnchor:
     def last(self) -> bytes | None:
         return None
 
-    def keep(self, head: bytes, before: bytes | None) -> bool:
+    def store_head(self, head: bytes, before: bytes | None) -> bool:
         import logging
         from logging.handlers import SysLogHandler
 
@@ -506,7 +506,7 @@ def _raise(record: object) -> None:
 
 
 CHUNK: Final = 1024 * 1024
-LONGEST_END: Final = 256
+MAX_END_BYTES: Final = 256
 """The end of a line, from `seq` on, is shorter."""
 
 log = logging.getLogger("defserve")
@@ -523,22 +523,22 @@ class Anchoring:
         """Raises AuditLogBroken if an anchor names a record that the log does not have."""
         for index, anchor in enumerate(self._anchors):
             try:
-                self._last[index] = self._checked(anchor)
+                self._last[index] = self._read_known_head(anchor)
             except AuditLogBroken:
                 raise
             except Exception as error:
                 log.error("the anchor %s of the audit log %s cannot be reached: %s", anchor.name, self._path, error)
 
-    def keep(self, head: AuditHead) -> bool:
+    def anchor_head(self, head: AuditHead) -> bool:
         """Give a head to every anchor, and return whether all have it. One that contradicts the log keeps its own."""
-        signed, done = self._keys.signed(head), True
+        signed, done = self._keys.sign_head(head), True
         for index, anchor in enumerate(self._anchors):
             try:
-                if index not in self._last or not anchor.keep(signed, self._last[index]):
-                    found = self._checked(anchor)
+                if index not in self._last or not anchor.store_head(signed, self._last[index]):
+                    found = self._read_known_head(anchor)
                     if found is None and self._last.get(index) is not None:
                         log.error("the anchor %s of the audit log %s was emptied", anchor.name, self._path)
-                    if not anchor.keep(signed, found):
+                    if not anchor.store_head(signed, found):
                         raise AnchorUnavailable("somebody else writes to it")
                 self._last[index] = signed
             except Exception as error:
@@ -546,7 +546,7 @@ class Anchoring:
                 log.error("the audit log %s is not anchored at %s: %s", self._path, anchor.name, error)
         return done
 
-    def _checked(self, anchor: AuditAnchor) -> bytes | None:
+    def _read_known_head(self, anchor: AuditAnchor) -> bytes | None:
         """The last head at an anchor, if the log has its record."""
         raw = anchor.last()
         if raw is not None:
@@ -566,5 +566,5 @@ def _has_record(path: Path, head: AuditHead) -> bool:
         while chunk := file.read(CHUNK):
             if wanted in kept + chunk:
                 return True
-            kept = chunk[-LONGEST_END:]
+            kept = chunk[-MAX_END_BYTES:]
     return False

@@ -27,14 +27,14 @@ from defserve.stores.audit.chain import (
     AuditLogBroken,
     AuditRecord,
     AuditReport,
-    encoded,
+    encode_event,
     head_path,
+    iter_numbered_lines,
     now,
-    numbered_lines,
     remark,
     verify,
 )
-from defserve.stores.files import config_file, open_locked, replace_file, stored_secret, write
+from defserve.stores.files import config_file, load_secret, open_locked, replace_file, write
 
 if TYPE_CHECKING:
     from defserve.stores.audit.chain import Anchoring, AuditAnchors
@@ -115,18 +115,18 @@ class AuditLog:
         event that is not durable does not fail because of the disk: the failure goes to the `defserve` logger, the
         event waits, and the next durable event fails unless both can be written.
         """
-        content = f'"event":{encoded(event)}'
+        content = f'"event":{encode_event(event)}'
         self._check_process()
         if durable:
             self._write((content,))
             return
         with self._lock:
             if self._closed:
-                raise _closed()
+                raise _make_closed_error()
             waiting = bool(self._pending)
             crowded = self._pending_size + len(content) > MAX_PENDING
             if crowded and self._failing:
-                self._lose()
+                self._count_lost_event()
                 return
             self._add(content)
         if not waiting:
@@ -210,7 +210,7 @@ class AuditLog:
         self._pending_size += len(content)
         self._lost = 0
 
-    def _lose(self) -> None:
+    def _count_lost_event(self) -> None:
         """Count an event that there is no room for. The record with the count takes its place."""
         lost, self._lost = self._lost, 0
         if lost:
@@ -223,7 +223,7 @@ class AuditLog:
     def _write(self, extra: Sequence[str]) -> None:
         with self._file_lock:
             if self._file < 0:
-                raise _closed()
+                raise _make_closed_error()
             self._write_all(extra)
             if self._due() <= 0:
                 self._try_sign()
@@ -297,7 +297,7 @@ class AuditLog:
         head = AuditHead(self._seq, self._mac, now())
         if (head.seq, head.format) == (self._head.seq, self._head.format):
             return
-        replace_file(head_path(self.path), self._keys.signed(head))
+        replace_file(head_path(self.path), self._keys.sign_head(head))
         self._head, self._signed_at = head, self._clock()
         if self._anchoring is not None:
             self._wake.set()
@@ -318,7 +318,7 @@ class AuditLog:
             return
         with self._anchor_lock:
             head = self._head
-            if head is self._anchored or self._anchoring.keep(head):
+            if head is self._anchored or self._anchoring.anchor_head(head):
                 self._anchored = head
             else:
                 self._anchor_again = after + self._head_seconds
@@ -381,7 +381,7 @@ def _anchoring(path: Path, keys: AuditKeys, anchors: AuditAnchors) -> Anchoring 
     return Anchoring(path, keys, anchors_of(anchors, path))
 
 
-def _closed() -> UsageError:
+def _make_closed_error() -> UsageError:
     return UsageError("this audit log is closed", fix="append before close()")
 
 
@@ -423,9 +423,9 @@ def check_head(head: AuditHead | None, seq: int, mac: str) -> None:
 # -- Reads an audit log page by page, from a record or a time on, while it is written.
 
 
-MOST_EVENTS: Final = 1_000
-MOST_BYTES: Final = 512 * 1024
-MOST_READ: Final = 200_000
+MAX_PAGE_EVENTS: Final = 1_000
+MAX_PAGE_BYTES: Final = 512 * 1024
+MAX_RECORDS_READ: Final = 200_000
 """Records that one page may pass over."""
 STEP: Final = 1_000
 
@@ -442,19 +442,19 @@ class PageBuilder:
     """Takes records in their order until the page is full. `since` leaves out what is older."""
 
     def __init__(self, since_seq: int, since: datetime | None, limit: int) -> None:
-        self._since, self._limit = since, min(limit, MOST_EVENTS)
+        self._since, self._limit = since, min(limit, MAX_PAGE_EVENTS)
         self.next_seq = max(since_seq, 1)
         self._events: list[dict[str, Any]] = []
         self._bytes = self._read = 0
         self._is_full = False
 
-    def take(self, record: AuditRecord, size: int) -> bool:
+    def add_record(self, record: AuditRecord, size: int) -> bool:
         """Whether there is room for more. A record that is not taken begins the next page."""
         if record.seq < self.next_seq:
             return True
         is_wanted = record.is_event and not _is_older(record.body, self._since)
-        full = len(self._events) >= self._limit or (self._events and self._bytes + size > MOST_BYTES)
-        if self._read >= MOST_READ or (is_wanted and full):
+        full = len(self._events) >= self._limit or (self._events and self._bytes + size > MAX_PAGE_BYTES)
+        if self._read >= MAX_RECORDS_READ or (is_wanted and full):
             self._is_full = True
             return False
         self._read += 1
@@ -482,14 +482,14 @@ class LogReader:
         with self._path.open("rb") as file:
             file.seek(self._places[place])
             at = self._places[place]
-            for _, line in numbered_lines(file):
+            for _, line in iter_numbered_lines(file):
                 if not line.endswith(b"\n"):
                     break  # it is being written
                 record = self._keys.record(line)
                 if record.seq % STEP == 0:
                     self._places.setdefault(record.seq // STEP, at)
                 at += len(line)
-                if not building.take(record, len(line)):
+                if not building.add_record(record, len(line)):
                     break
         return building.page()
 
@@ -502,7 +502,7 @@ def page_of(lines: Iterable[tuple[int, bytes | None]], keys: AuditKeys, building
         record = keys.record(line)
         if record.seq != seq:
             raise AuditLogBroken(f"record {record.seq} is in the place of {seq}")
-        if not building.take(record, len(line)):
+        if not building.add_record(record, len(line)):
             return False
     return True
 
@@ -535,4 +535,4 @@ def audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool = Fa
         return text.strip().encode()
     path = Path(key_file) if key_file is not None else config_file("audit.key")
     fix = f"name the file the log was written with (--key-file), or set {VARIABLE}"
-    return stored_secret(path, "the audit key", make=make, fix=fix)
+    return load_secret(path, "the audit key", make=make, fix=fix)

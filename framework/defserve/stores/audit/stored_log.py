@@ -26,7 +26,7 @@ from defserve.stores.audit.chain import (
     AuditLogBroken,
     AuditReport,
     ChainCheck,
-    encoded,
+    encode_event,
     now,
     remark,
 )
@@ -46,7 +46,7 @@ from defserve.stores.store import AUDIT_LOGS, StoreChange, StoreUnavailable
 HEAD: Final = "head"
 NAME: Final = "audit"
 PAGE: Final = 256
-MOST_TRIES: Final = 100
+MAX_TRIES: Final = 100
 
 T = TypeVar("T")
 log = logging.getLogger("defserve")
@@ -130,7 +130,7 @@ class StoredAuditLog:
 
     def append(self, event: Mapping[str, Any], *, durable: bool = False) -> None:
         """Add an event. See `AuditLog.append`."""
-        content = f'"event":{encoded(event)}'
+        content = f'"event":{encode_event(event)}'
         self._check()
         if durable:
             self._in_loop(self._add((content,)))
@@ -181,7 +181,7 @@ class StoredAuditLog:
     def verify(self) -> AuditReport:
         """Check every record, and that the log has those that its head names."""
         self.settle()
-        return self._in_loop(self._verified())
+        return self._in_loop(self._verify_chain())
 
     # -- in the loop -------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class StoredAuditLog:
             if not contents:
                 return
             try:
-                await self._put(contents)
+                await self._append_contents(contents)
             except DefserveError as error:
                 with self._lock:
                     self._pending[:0] = batch
@@ -221,7 +221,7 @@ class StoredAuditLog:
                     self._lost += lost
                 if self._tried is not None:
                     self._unanswered = UnansweredChange(self._tried, len(batch), lost)
-                raise self._failed(error) from error
+                raise self._report_failure(error) from error
             self._failing = False
 
     async def _drop_written(self) -> None:
@@ -231,7 +231,7 @@ class StoredAuditLog:
         try:
             is_written = await self._is_head(change.head)
         except DefserveError as error:
-            raise self._failed(error) from error
+            raise self._report_failure(error) from error
         self._unanswered = None
         if is_written:
             with self._lock:
@@ -239,14 +239,14 @@ class StoredAuditLog:
                 del self._pending[: change.events]
                 self._lost -= change.lost
 
-    def _failed(self, error: DefserveError) -> AuditUnavailable:
+    def _report_failure(self, error: DefserveError) -> AuditUnavailable:
         if not self._failing:
             log.error("the audit log %s cannot be written: %s; its events wait", self.name, error)
         self._failing = True
         return AuditUnavailable("The audit log cannot be written")
 
-    async def _put(self, contents: Sequence[str]) -> None:
-        for attempt in range(MOST_TRIES):
+    async def _append_contents(self, contents: Sequence[str]) -> None:
+        for attempt in range(MAX_TRIES):
             self._tried = None
             try:
                 head = self._head_of(self._head)
@@ -256,7 +256,7 @@ class StoredAuditLog:
             for content in contents:
                 seq += 1
                 lines[_name(seq)], mac = self._keys.line(content, seq, mac)
-            self._tried = signed = self._keys.signed(AuditHead(seq, mac, now()))
+            self._tried = signed = self._keys.sign_head(AuditHead(seq, mac, now()))
             change = StoreChange(self._space, put={**lines, HEAD: signed}, expect={HEAD: self._head})
             if await self._is_changed(change, signed):
                 self._head = signed
@@ -296,13 +296,13 @@ class StoredAuditLog:
         found = await self._store.get(self._space, [_name(seq) for seq in numbers])
         return [(seq, found.get(_name(seq))) for seq in numbers]
 
-    async def _verified(self) -> AuditReport:
+    async def _verify_chain(self) -> AuditReport:
         check = ChainCheck(self._keys, {})
         try:
             raw = (await self._store.get(self._space, [HEAD])).get(HEAD)
             check.signed = head = self._head_of(raw)
             for first in range(1, head.seq + 1, PAGE):
-                check.read(_present(await self._lines(first, head.seq)))
+                check.check_lines(_present(await self._lines(first, head.seq)))
         except AuditLogBroken as bad:
             return check.report(reason=str(bad))
         return check.against_head()

@@ -159,7 +159,7 @@ class CheckpointStore:
         """The tree as it is now; an empty one if nothing was ever committed."""
         return (await self._load(key))[1]
 
-    async def hold(self, key: TreeKey, at: str | None = None) -> HeldCheckpoint:
+    async def load_checkpoint(self, key: TreeKey, at: str | None = None) -> HeldCheckpoint:
         """The head, or the checkpoint `at`, to start from. Raises CheckpointGone."""
         seen, tree = await self._load(key)
         id = tree.head if at is None else at
@@ -175,7 +175,7 @@ class CheckpointStore:
         if (id := (await self._store.get(key.space, [name])).get(name)) is None:
             return None
         try:
-            held = await self.hold(key, id.decode())
+            held = await self.load_checkpoint(key, id.decode())
         except CheckpointGone:
             return None
         return held if held.verified and held.before is not None and held.before.encoded == content else None
@@ -223,7 +223,7 @@ class CheckpointStore:
             else self.draft(held, content)
         )
         key, encoded = held.key, made.content.encoded if made is not None else b""
-        proved, random = held.verified, self._random.take()
+        proved, random = held.verified, self._random.take_bytes()
         id = make_id(self._secret, key.owner, key.feature_set, encoded, random, is_proved=proved)
         found_by = {digest_name(encoded): id.encode()} if proved and made is not None else {}
         for _ in range(ATTEMPTS):
@@ -243,7 +243,7 @@ class CheckpointStore:
                         await self.prune(key)
                 return Commit(record.checkpoint, made)
             held = await self._again(held)
-        raise _contended()
+        raise _make_contention_error()
 
     async def hold_for(self, key: TreeKey, held: HeldCheckpoint) -> HeldCheckpoint:
         """What is held in one tree, to commit below it in another, which has no head of its own. No I/O in the first.
@@ -255,7 +255,7 @@ class CheckpointStore:
 
     async def rollback(self, key: TreeKey, to: str) -> Checkpoint:
         """Make a checkpoint the head. Raises CheckpointGone."""
-        held = await self.hold(key, to)
+        held = await self.load_checkpoint(key, to)
         return held.checkpoint if held.checkpoint and held.tree.head == to else await self.return_to(held)
 
     async def return_to(self, held: HeldCheckpoint) -> Checkpoint:
@@ -280,7 +280,7 @@ class CheckpointStore:
                 if seen is None or not tree.follows(held.tree):
                     raise CheckpointGone(record.id)
                 lost[record.id] = (record.alone(held.before.encoded) if held.before is not None else record).encode()
-        raise _contended()
+        raise _make_contention_error()
 
     async def get(self, key: TreeKey, id: str) -> Checkpoint:
         """Raises CheckpointGone."""
@@ -288,7 +288,7 @@ class CheckpointStore:
 
     async def content(self, key: TreeKey, id: str) -> Any:
         """A copy of a checkpoint's content; None if it has none. Raises CheckpointGone."""
-        return (await self.hold(key, id)).content()
+        return (await self.load_checkpoint(key, id)).content()
 
     async def diff(self, key: TreeKey, a: str, b: str) -> list[Op]:
         """The patch from one checkpoint's content to another's, anywhere in the tree. Raises CheckpointGone."""
@@ -325,16 +325,16 @@ class CheckpointStore:
             drop = [*todo.drop, *(name for name, id in digests.items() if id in dropped)]
             if await self._store.change(StoreChange(key.space, put=put, drop=drop, expect={TREE: seen})):
                 return len(todo.drop)
-        raise _contended()
+        raise _make_contention_error()
 
-    async def forget(self, key: TreeKey) -> None:
+    async def drop_tree(self, key: TreeKey) -> None:
         """Drop a whole tree."""
         for _ in range(ATTEMPTS):
             seen, _ = await self._load(key)
             names = [name async for name, _ in self._store.scan(key.space)]
             if await self._store.change(StoreChange(key.space, drop=[*names, TREE], expect={TREE: seen})):
                 return
-        raise _contended()
+        raise _make_contention_error()
 
     async def list_trees(self) -> list[TreeKey]:
         return sorted([TreeKey.of(space) async for space in self._store.spaces(CHECKPOINTS)])
@@ -354,7 +354,7 @@ class CheckpointStore:
         return problems(records, tree) or [
             f"{id} was not made with this secret for this content"
             for id, record in records.items()
-            if not self._is_made(key, id, _encoded_of(record, records), is_proved=record.checkpoint.proved)
+            if not self._is_made(key, id, _get_encoded_content(record, records), is_proved=record.checkpoint.proved)
         ]
 
     def _is_made(self, key: TreeKey, id: str, content: bytes, *, is_proved: bool) -> bool:
@@ -401,14 +401,14 @@ class CheckpointStore:
     ) -> tuple[CheckpointRecord, CheckpointContent | None]:
         """A checkpoint that is retained, and its content. Raises CheckpointGone."""
         known = self._known.find(key, tree, id)
-        found = known or await self._read(key, id)
+        found = known or await self._read_checkpoint(key, id)
         if found is None or not self.retention.holds(found[0].checkpoint, tree, self._clock()):
             raise CheckpointGone(id)
         if known is None:
-            self._known.keep(key, tree, *found)
+            self._known.store_checkpoint(key, tree, *found)
         return found
 
-    async def _read(self, key: TreeKey, id: str) -> tuple[CheckpointRecord, CheckpointContent | None] | None:
+    async def _read_checkpoint(self, key: TreeKey, id: str) -> tuple[CheckpointRecord, CheckpointContent | None] | None:
         missing: list[str] = []
         for _ in range(ATTEMPTS):
             record = await self._record(key, id)
@@ -445,7 +445,7 @@ def _content_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) 
     return CheckpointContent(record.body, value) if record.form == "snapshot" else CheckpointContent.of(value)
 
 
-def _encoded_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> bytes:
+def _get_encoded_content(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> bytes:
     found = _content_of(record, records)
     return found.encoded if found is not None else b""
 
@@ -456,7 +456,7 @@ def _too_much(what: str, limit: int) -> LimitExceeded:
     )
 
 
-def _contended() -> StoreBusy:
+def _make_contention_error() -> StoreBusy:
     return StoreBusy("too many calls change this state at once", data={"retry_after_ms": 100})
 
 
@@ -481,7 +481,7 @@ class CheckpointCache:
         self._held.move_to_end((key, id))
         return found[1], found[2]
 
-    def keep(
+    def store_checkpoint(
         self, key: TreeKey, tree: CheckpointTree, record: CheckpointRecord, content: CheckpointContent | None
     ) -> None:
         self._drop(key, record.id)
@@ -498,7 +498,7 @@ class CheckpointCache:
         """Keep a new checkpoint in place of its parent: most calls continue from there."""
         if record.checkpoint.parent is not None:
             self._drop(key, record.checkpoint.parent)
-        self.keep(key, tree, record, content)
+        self.store_checkpoint(key, tree, record, content)
 
     def _drop(self, key: TreeKey, id: str) -> None:
         if (dropped := self._held.pop((key, id), None)) is not None:
@@ -519,7 +519,7 @@ def derive_secret(known: bytes, identity: ServerIdentity) -> bytes:
     return identity.derive_key(known, "checkpoint ids")
 
 
-async def stored_checkpoint_secret(store: Store) -> bytes | None:
+async def read_checkpoint_secret(store: Store) -> bytes | None:
     """The secret for ids in the store, if there is one."""
     return (await store.get(SECRETS, [KEY])).get(KEY)
 
@@ -532,7 +532,7 @@ async def find_old_secret(store: Store) -> bytes | None:
 
 async def find_checkpoint_secret(store: Store, known: bytes | None, identity: ServerIdentity) -> bytes | None:
     """The secret for ids that a server uses with its part of a store; None if none was made yet."""
-    return await stored_checkpoint_secret(store) if known is None else derive_secret(known, identity)
+    return await read_checkpoint_secret(store) if known is None else derive_secret(known, identity)
 
 
 async def checkpoint_secret(store: Store, known: bytes | None, identity: ServerIdentity = NOBODY) -> bytes:

@@ -352,24 +352,24 @@ def draft(made: Any, before: CheckpointContent | None, depth: int) -> Checkpoint
     """
     if isinstance(made, bytes):
         if before is None or len(before.encoded) <= SHORT:
-            return _encoded_anew(from_json(made), before, depth)
-        return _merged(from_json(made), may_have_booleans(made), before, depth)
+            return _draft_anew(from_json(made), before, depth)
+        return _draft_by_merging(from_json(made), may_have_booleans(made), before, depth)
     if before is None:
-        return _encoded_anew(made, None, depth)
-    return _merged(made, may_have_booleans(to_json(made)), before, depth)
+        return _draft_anew(made, None, depth)
+    return _draft_by_merging(made, may_have_booleans(to_json(made)), before, depth)
 
 
-def _encoded_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
+def _draft_anew(value: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
     """For a short content, or the first one."""
     encoded = canonical(value)
     if encoded.count(b"{") + encoded.count(b"[") > depth:
-        _bounded(value, depth)
+        _check_depth(value, depth)
     if before is not None and encoded == before.encoded:
         return CheckpointDraft(before, before, [])
     return CheckpointDraft(CheckpointContent(encoded), before)
 
 
-def _merged(value: Any, has_booleans: bool, before: CheckpointContent, depth: int) -> CheckpointDraft:
+def _draft_by_merging(value: Any, has_booleans: bool, before: CheckpointContent, depth: int) -> CheckpointDraft:
     """For a long content: it shares all unchanged parts with the one before it."""
     try:
         value, ops = merge(
@@ -393,10 +393,10 @@ def _fresh(value: Any, depth: int) -> Any:
         return value
     if type(value) is float and isfinite(value):
         return int(value) if value.is_integer() else value
-    return from_json(canonical(_bounded(value, depth)))
+    return from_json(canonical(_check_depth(value, depth)))
 
 
-def _bounded(value: Any, depth: int) -> Any:
+def _check_depth(value: Any, depth: int) -> Any:
     level: list[Any] = [value] if _holds(value) else []
     for _ in range(depth):
         if not level:
@@ -494,7 +494,7 @@ class FreshRandom:
         self._parts: list[bytes] = []
         self._pid = 0
 
-    def take(self) -> bytes:
+    def take_bytes(self) -> bytes:
         """Bytes that nobody else gets, in any thread or forked process."""
         if self._pid != (pid := os.getpid()):
             self._parts, self._pid = [], pid
@@ -530,19 +530,24 @@ def verify_id(
 def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: bytes, is_proved: bool) -> bytes:
     # Each part has its length before it, so that no two lists of parts have the same bytes.
     said = b"".join(
-        (_framed(_LABELS[is_proved]), _framed(random), _owner_bytes(principal, feature_set), _framed(content))
+        (
+            _frame_part(_LABELS[is_proved]),
+            _frame_part(random),
+            _owner_bytes(principal, feature_set),
+            _frame_part(content),
+        )
     )
     # `hmac.digest` takes three times as long, and lets another thread run: see `FreshRandom`.
     return hmac.new(key, said, "sha256").digest()[:_MAC]
 
 
-def _framed(part: bytes) -> bytes:
+def _frame_part(part: bytes) -> bytes:
     return len(part).to_bytes(8) + part
 
 
 @lru_cache(maxsize=1024)
 def _owner_bytes(principal: str, feature_set: str) -> bytes:
-    return _framed(principal.encode()) + _framed(feature_set.encode())
+    return _frame_part(principal.encode()) + _frame_part(feature_set.encode())
 
 
 def _with_whole_numbers(value: Any) -> Any:

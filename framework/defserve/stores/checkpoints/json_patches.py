@@ -51,9 +51,9 @@ class _Walk:
         self._fresh, self._differ = fresh, comparison(has_booleans=has_booleans)
 
     def value(self, path: str, before: Any, after: Any, level: int) -> Any:
-        return self._changed(path, before, after, level) if self._differ(before, after) else before
+        return self._merge_value(path, before, after, level) if self._differ(before, after) else before
 
-    def _changed(self, path: str, before: Any, after: Any, level: int) -> Any:
+    def _merge_value(self, path: str, before: Any, after: Any, level: int) -> Any:
         kind = before.__class__  # a stored value has only the types of JSON
         if kind is dict and is_object(after):
             return self._object(path, before, after, level + 1)
@@ -65,7 +65,7 @@ class _Walk:
 
     def _object(self, path: str, before: dict[str, Any], after: dict[str, Any], level: int) -> dict[str, Any]:
         if before.keys() == after.keys():
-            return self._edited(path, before, after, level)
+            return self._merge_same_names(path, before, after, level)
         for name in before:
             if name not in after:
                 self.ops.append({"op": "remove", "path": _below(path, name)})
@@ -76,17 +76,17 @@ class _Walk:
                 merged[name] = made = self._fresh(item, level)
                 self.ops.append({"op": "add", "path": _below(path, name), "value": made})
             elif self._differ(mate, item):
-                merged[name] = self._changed(_below(path, name), mate, item, level)
+                merged[name] = self._merge_value(_below(path, name), mate, item, level)
             else:
                 merged[name] = mate
         return merged
 
-    def _edited(self, path: str, before: dict[str, Any], after: dict[str, Any], level: int) -> dict[str, Any]:
+    def _merge_same_names(self, path: str, before: dict[str, Any], after: dict[str, Any], level: int) -> dict[str, Any]:
         """An object with the same names: usually few of its values have changed."""
         merged, differ = before.copy(), self._differ
         for name, mate in before.items():
             if differ(mate, item := after[name]):
-                merged[name] = self._changed(_below(path, name), mate, item, level)
+                merged[name] = self._merge_value(_below(path, name), mate, item, level)
         return merged
 
     def _array(self, path: str, before: list[Any], after: list[Any], level: int) -> list[Any]:
@@ -153,16 +153,16 @@ def apply_patch_to_text(
     with _refusing():
         steps = to_json(ops)
         budget = _Budget(max_depth, max_bytes, len(held), len(steps))
-        result, steps = _read(held), _read(steps)
+        result, steps = _parse_json(held), _parse_json(steps)
         for op in steps:
             budget.allow(op, result)
-            result = _applied(result, [op])
+            result = _apply_ops(result, [op])
         if len(to_json(result)) > max_bytes:
             raise _too_much("bytes", max_bytes)
         return result
 
 
-def _read(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     """What was written here. Raises BadPatch for numbers that are too large for a float: they could not be stored."""
     try:
         return from_json(text, allow_inf_nan=False)
@@ -173,7 +173,7 @@ def _read(text: bytes) -> Any:
 def replay(value: Any, ops: list[Op]) -> Any:
     """Apply a patch that was made here. Changes `value` itself. Raises BadPatch if it does not fit."""
     with _refusing():
-        return _applied(value, ops)
+        return _apply_ops(value, ops)
 
 
 class _Budget:
@@ -215,7 +215,7 @@ def _source(op: Op, value: Any) -> Any:
     return JsonPointer(str(op.get("from"))).resolve(value)
 
 
-def _applied(value: Any, ops: list[Any]) -> Any:
+def _apply_ops(value: Any, ops: list[Any]) -> Any:
     from jsonpatch import JsonPatch  # pyright: ignore[reportMissingTypeStubs]
 
     return JsonPatch(ops).apply(value, in_place=True)  # pyright: ignore[reportUnknownMemberType]

@@ -21,7 +21,7 @@ log = logging.getLogger("defserve")
 
 CHANGED: Final = "table"
 TABLE_TIMEOUT: Final = 5.0
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_TABLE_BYTES: Final = 4 * 1024 * 1024
 
 # table, name, value (empty: it is removed), the most bytes of a table, worker; then what else is removed if it is still
 # so: names and values → whether there was room. What needs no more bytes than before always has room.
@@ -71,7 +71,7 @@ class SharedTable:
         link.receive(CHANGED, self._on_change)
         link.caught_up.append(self._load)
 
-    def put(
+    def set_value(
         self, name: str, value: str, *, is_restrictive: bool = False, dropped: Mapping[str, str] | None = None
     ) -> None:
         """Set a value; an empty one removes it. In a thread it waits until the store has it; on the loop the store has
@@ -88,9 +88,9 @@ class SharedTable:
             raise StoreUnavailable("The store cannot be reached")
         elif self._link.is_on_loop:
             self._written[name] = value
-            self._link.write(PUT_ENTRY, *self._arguments(put), done=partial(self._taken, put))
+            self._link.write(PUT_ENTRY, *self._arguments(put), done=partial(self._on_put_done, put))
         else:
-            waiting = asyncio.run_coroutine_threadsafe(self._put(put), loop)
+            waiting = asyncio.run_coroutine_threadsafe(self._write_value(put), loop)
             try:
                 has_room = waiting.result(TABLE_TIMEOUT)
             except TimeoutError:
@@ -99,15 +99,15 @@ class SharedTable:
             if not has_room:
                 raise LimitExceeded("too many entries for all processes", data={"limit": self._name})
             return
-        self.values = _merged(self.values, {name: value})
+        self.values = _merge_values(self.values, {name: value})
 
-    async def _put(self, put: _Put) -> bool:
+    async def _write_value(self, put: _Put) -> bool:
         has_room = bool(await self._link.run(PUT_ENTRY, *self._arguments(put)))
         # Another process may have changed it since.
-        await self._read()
+        await self._load_values()
         return has_room
 
-    def _taken(self, put: _Put, has_room: Any) -> None:
+    def _on_put_done(self, put: _Put, has_room: Any) -> None:
         if not has_room:
             log.error("the table %r of all processes is full: the others do not know of %s", self._name, put.name)
             if put.is_restrictive:
@@ -119,7 +119,7 @@ class SharedTable:
             del self._written[put.name]
 
     def _arguments(self, put: _Put) -> tuple[Value, ...]:
-        most = MOST_BYTES * (2 if put.is_restrictive else 1)
+        most = MAX_TABLE_BYTES * (2 if put.is_restrictive else 1)
         dropped = [text for pair in put.dropped.items() for text in pair]
         return self._name, put.name, put.value, most, self._link.worker, *dropped
 
@@ -129,42 +129,42 @@ class SharedTable:
 
     async def _load(self) -> None:
         for put in self._unsent.values():
-            self._taken(put, await self._link.run(PUT_ENTRY, *self._arguments(put)))
+            self._on_put_done(put, await self._link.run(PUT_ENTRY, *self._arguments(put)))
         self._unsent.clear()
-        await self._read()
+        await self._load_values()
         self._changed()
 
     def _next_read(self) -> int:
         self._reads += 1
         return self._reads
 
-    async def _read(self) -> None:
+    async def _load_values(self) -> None:
         number = self._next_read()
-        self._take(number, await self._link.run(READ_TABLE, self._name))
+        self._apply_values(number, await self._link.run(READ_TABLE, self._name))
 
     def _reread(self, number: int, found: list[Any] | None) -> None:
         if found is not None:
-            self._take(number, found)
+            self._apply_values(number, found)
             self._changed()
 
-    def _take(self, number: int, found: list[Any]) -> None:
+    def _apply_values(self, number: int, found: list[Any]) -> None:
         if number < self._last_read:  # a later one was faster; if this one knows more, news of that is on its way
             return
         self._last_read = number
         texts = [each.decode() for each in found]
         # What was put here must not be read as it was before.
-        self.values = _merged(dict(zip(texts[::2], texts[1::2], strict=True)), self._written)
+        self.values = _merge_values(dict(zip(texts[::2], texts[1::2], strict=True)), self._written)
         self.is_loaded = True
 
 
-def _merged(values: Mapping[str, str], put: Mapping[str, str]) -> dict[str, str]:
+def _merge_values(values: Mapping[str, str], put: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in {**values, **put}.items() if value}
 
 
 # -- Work that all workers together do once for each key. Whoever comes second waits, and gets what came of it.
 
 
-FIRST_LOOK, LONGEST_LOOK = 0.02, 0.5
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 DONE, MINE = b"done", b"mine"
 
 # key, who wants to do it, ttl → 'done' and the outcome; 'mine': it is to be done now; 'busy': a living worker does it
@@ -212,7 +212,7 @@ class SharedOnce:
         if not self._link.is_up or not self._link.is_on_loop:
             return (await work())[0]
         name, who = hashlib.sha256(key.encode()).hexdigest(), self._link.new_name().replace(".", "/")
-        ttl, pause, waited = int(seconds * 1000), FIRST_LOOK, 0.0
+        ttl, pause, waited = int(seconds * 1000), FIRST_POLL_SECONDS, 0.0
         while True:
             try:
                 found: Any = await self._link.run(BEGIN_WORK, name, who, ttl)
@@ -232,7 +232,7 @@ class SharedOnce:
                 )
             await asyncio.sleep(pause)
             waited += pause
-            pause = min(2 * pause, LONGEST_LOOK)
+            pause = min(2 * pause, MAX_POLL_SECONDS)
 
     async def _do(self, name: str, who: str, ttl: int, work: Work) -> str:
         kept = ""
@@ -284,7 +284,7 @@ class SharedRates:
     def __init__(self, link: SharedLink) -> None:
         self._link = link
 
-    async def take(self, buckets: Sequence[tuple[str, float, int]]) -> tuple[int, float]:
+    async def take_tokens(self, buckets: Sequence[tuple[str, float, int]]) -> tuple[int, float]:
         """Take a token from each bucket of (key, tokens a second, burst), in one round trip. Returns 0 and 0.0.
 
         If one has none, takes nothing, and returns its place, from 1 on, and the seconds until it has one. Raises

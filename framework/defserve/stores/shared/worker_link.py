@@ -220,7 +220,7 @@ class SharedLink:
         self._numbered += 1
         self.write(script, self.worker, self._numbered, *args, done=done)
 
-    async def written(self, seconds: float) -> bool:
+    async def wait_until_written(self, seconds: float) -> bool:
         """Wait until everything written so far is in Redis. False if that takes longer."""
         done = asyncio.get_running_loop().create_future()
         self.after(lambda: None if done.done() else done.set_result(None))
@@ -270,7 +270,7 @@ class SharedLink:
                             pause = FIRST_WAIT
                         while True:
                             began = time.monotonic()
-                            await self._dispatch(await self._read(redis, BLOCK))
+                            await self._dispatch(await self._read_streams(redis, BLOCK))
                             if time.monotonic() - began < GATHERING:
                                 await asyncio.sleep(GATHERING)
                 except Exception as error:
@@ -279,7 +279,7 @@ class SharedLink:
                         log.error("the store %s is in trouble: %s", self._address.where, error)
                     self.is_up, self.up_since = False, time.monotonic()
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_WAIT)
+                    pause = min(2 * pause, MAX_WAIT_SECONDS)
         finally:
             self.is_up = False
             with suppress(Exception):
@@ -290,7 +290,7 @@ class SharedLink:
         await self._renew()
         if not self.follows_news:
             await self._follow(redis)
-        while found := await self._read(redis, None):
+        while found := await self._read_streams(redis, None):
             await self._dispatch(found)
         for caught_up in self.caught_up:
             await caught_up()
@@ -330,7 +330,7 @@ class SharedLink:
             self.handled_news = self._settled_news = self.read_news
             self.unfinished.update(dict.fromkeys(self.unfinished, self.read_news))
 
-    async def _read(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
+    async def _read_streams(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
         wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
         found: Any = await redis.xread(wanted, count=PAGE, block=int(block * 1000) if block is not None else None)
         pairs: Any = cast("dict[Any, Any]", found).items() if isinstance(found, dict) else found or ()
@@ -479,7 +479,7 @@ def decode_fields(found: Any) -> dict[str, bytes]:
 
 BATCH: Final = 64
 QUEUED_BYTES: Final = 32 * 1024 * 1024
-FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
+FIRST_WAIT, MAX_WAIT_SECONDS = 0.05, 1.0
 
 # Errors of Redis that end by themselves, or when somebody makes room. redis-py has classes for some of them, and takes
 # the code out of their text.
@@ -548,7 +548,7 @@ class OrderedWrites:
             batch = list(islice(self._queue, most))
             try:
                 replies = await self._send(batch)
-                taken = sum(1 for _ in self._taken(batch, replies))
+                taken = sum(1 for _ in self._iter_accepted(batch, replies))
             except Exception as error:
                 # What redis-py raises besides its own errors must not end a task that everything else waits for.
                 if not isinstance(error, Refused):
@@ -559,7 +559,7 @@ class OrderedWrites:
             if taken < len(batch):
                 most = 1  # alone, a script that is refused for good says so
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_WAIT)
+                pause = min(2 * pause, MAX_WAIT_SECONDS)
 
     async def _greet(self, connection: Any) -> None:
         """A Redis that was started again has forgotten the scripts: some must not run while others are not known."""
@@ -582,7 +582,7 @@ class OrderedWrites:
                 found = iter(await pipe.execute(raise_on_error=False)) if scripts else iter(())
             return [next(found) if each.script else None for each in batch]
 
-    def _taken(self, batch: list[_Write], replies: list[Any]) -> Iterator[_Write]:
+    def _iter_accepted(self, batch: list[_Write], replies: list[Any]) -> Iterator[_Write]:
         """Those that Redis has taken, up to the first that must be repeated."""
         from redis.exceptions import NoScriptError
 

@@ -18,14 +18,14 @@ from defserve.tooling.loading import OURS, PYTHONS, is_outside, load_quietly
 
 
 def main(argument: str) -> int:
-    plan = ServePlan.read(argument)
+    plan = ServePlan.from_json(argument)
     if not is_file(plan.target):
         add_folder(os.getcwd())
     try:
         server = load_quietly(plan.target)
     except UsageError as error:
         cause = error.__cause__
-        report(plan, _files_of(cause), _named_folders(cause))
+        report(plan, _files_of(cause), _find_error_folders(cause))
         _complain(error, cause)
         return 1
     except BaseException as error:
@@ -77,7 +77,7 @@ def _files_of(error: BaseException | None) -> list[str]:
     return [*found, *([error.filename] if isinstance(error, SyntaxError) and error.filename else [])]
 
 
-def _named_folders(error: BaseException | None) -> list[str]:
+def _find_error_folders(error: BaseException | None) -> list[str]:
     """The folder of a file that an error names, such as a `SKILL.md`, so that the next try begins when it is mended."""
     named = Path(error.where) if isinstance(error, UsageError) and error.where else None
     if named is None or not named.exists():

@@ -24,7 +24,7 @@ from defserve.protocols.mcp.subscriptions import KINDS
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
 from defserve.serve.network import listen
-from defserve.serve.sockets import WHOLE
+from defserve.serve.sockets import BUFFERED_REQUEST
 from defserve.serve.web_sessions import WebSessions
 from defserve.server import web
 from defserve.server.server import Server
@@ -52,16 +52,16 @@ def listen_on(server: Server, plan: ServePlan) -> int:
     key = Path(plan.local_key).read_text() or None
     app = web.app_of(provider, server.mcp, server.auth, options, address, key)
 
-    def started() -> None:
+    def on_started() -> None:
         on_end_of_input(lambda: leave(provider, app))
         os.write(ready, READY)
         os.close(ready)
 
     def announce() -> None:
         for kind in KINDS:
-            server.mcp.subscriptions.changed(kind)
+            server.mcp.subscriptions.notify_list_changed(kind)
 
-    served = SessionReopener(app, Path(plan.sessions), started, announce)
+    served = SessionReopener(app, Path(plan.sessions), on_started, announce)
     return listen(served, address, web.network_options(options), server.limits, provider, sockets)
 
 
@@ -127,7 +127,7 @@ class SessionSetups:
         except FileNotFoundError:
             return []
 
-    def forget(self, session: str) -> None:
+    def drop_setup(self, session: str) -> None:
         self._file(session).unlink(missing_ok=True)
 
     def _write(self, session: str, text: bytes) -> None:
@@ -161,7 +161,7 @@ class SessionReopener:
             await self._app(scope, receive, send)
         else:
             # Other requests are made of this one, so the fast path must not answer for it.
-            copied = {name: value for name, value in scope.items() if name != WHOLE}
+            copied = {name: value for name, value in scope.items() if name != BUFFERED_REQUEST}
             await self._serve(copied, receive, send)
 
     async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -179,17 +179,17 @@ class SessionReopener:
             await self._app(scope, receive, send)
 
     def _starting(self, send: Send) -> Send:
-        async def sent(message: Message) -> None:
+        async def on_send(message: Message) -> None:
             await send(message)
             if message["type"] == "lifespan.startup.complete":
                 self._started()
 
-        return sent
+        return on_send
 
     def _noting(self, send: Send, session: str | None, body: OverheardBody) -> Send:
         """Notes the message of a session, and the id of a new one, once the app has taken it."""
 
-        async def sent(response: Message) -> None:
+        async def on_send(response: Message) -> None:
             if response["type"] == "http.response.start":
                 message = _message(body.take())
                 if _is_taken(response) and (name := session or _header(response.get("headers", ()), SESSION)):
@@ -198,16 +198,16 @@ class SessionReopener:
                     self._setups.note(name, message)
             await send(response)
 
-        return sent
+        return on_send
 
     def _forgetting(self, send: Send, session: str) -> Send:
-        async def sent(response: Message) -> None:
+        async def on_send(response: Message) -> None:
             if response["type"] == "http.response.start" and _is_taken(response):
-                self._setups.forget(session)
+                self._setups.drop_setup(session)
                 self._here.pop(session, None)
             await send(response)
 
-        return sent
+        return on_send
 
     async def _session_here(self, name: str, scope: Any) -> str:
         """The id of a session in this process. A session of an earlier process is opened again."""
@@ -227,7 +227,7 @@ class SessionReopener:
         headers = [*_without(scope["headers"], (SESSION, LAST_EVENT, LENGTH, *NEGOTIATION)), *JSON_HEADERS]
         headers += [(LENGTH, b"%d" % len(body)), *([(SESSION, session.encode())] if session else [])]
 
-        async def sent(response: Message) -> None:
+        async def on_send(response: Message) -> None:
             if (name := _header(response.get("headers", ()), SESSION)) is not None:
                 names.append(name)
 
@@ -237,7 +237,7 @@ class SessionReopener:
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        await self._app({**scope, "method": "POST", "headers": headers}, _replayed(body, never), sent)
+        await self._app({**scope, "method": "POST", "headers": headers}, _replay_body(body, never), on_send)
         return names[0] if names else None
 
 
@@ -285,11 +285,11 @@ class OverheardBody:
         return whole
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Receives the body again, then what follows."""
     left = [body]
 
-    async def received() -> Message:
+    async def receive_again() -> Message:
         return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
 
-    return received
+    return receive_again

@@ -20,13 +20,13 @@ from typing import Any, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.auth.local_token import published
+from defserve.auth.local_token import publish_key
 from defserve.base.concurrency import BackgroundTasks
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR, encode, is_id
 from defserve.errors import UsageError
 from defserve.serve.address import Address
-from defserve.serve.sockets import bound
+from defserve.serve.sockets import bind_sockets
 from defserve.server.web import places_of
 from defserve.tooling.devserver.handover import (
     LISTEN,
@@ -89,7 +89,7 @@ def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], obje
         for line in lines:
             await take(line + b"\n")
 
-    def read() -> None:
+    def read_stdin() -> None:
         rest = b""
         try:
             while chunk := os.read(STDIN, CHUNK):
@@ -100,7 +100,7 @@ def read_lines(take: Callable[[bytes], Awaitable[None]], left: Callable[[], obje
                 loop.call_soon_threadsafe(left)
 
     # A thread, because nothing else reads pipes, files and terminals alike. Nothing waits for it at the end.
-    start_new_thread(read, ())
+    start_new_thread(read_stdin, ())
 
 
 class LineWriter:
@@ -134,8 +134,8 @@ def serve_sockets(plan: ServePlan, files: WatchedFiles, grace: float, beside: Be
         raise UsageError("dev cannot serve on a socket on this system", fix="use stdio:, or defserve run")
     local = plan.options.get("local_token", False)
     with (
-        bound(address) as sockets,
-        published(places_of(sockets)) if local else nullcontext("") as key,
+        bind_sockets(address) as sockets,
+        publish_key(places_of(sockets)) if local else nullcontext("") as key,
         tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder,
     ):
         sessions = Path(folder) / "sessions"
@@ -254,10 +254,10 @@ class Relay:
         if self._holding:
             self._held.append(line)
         else:
-            await self._take(line)
+            await self._feed_line(line)
 
-    async def _take(self, line: bytes) -> None:
-        message = _read(line)
+    async def _feed_line(self, line: bytes) -> None:
+        message = _parse_line(line)
         if not isinstance(message, dict):
             await self._pass_on(line, [one for one in message if _is_request(one)])
         elif "method" not in message:
@@ -336,14 +336,14 @@ class Relay:
         return [change for request in found for change in changes_heard(request)]
 
     async def _hand_over(self, old: ChildConnection | None, news: list[Json]) -> None:
-        await self._tell(news)
+        await self._write_messages(news)
         while self._held:
-            await self._take(self._held.pop(0))
+            await self._feed_line(self._held.pop(0))
         self._holding = False
         if old is not None:
             await self._retire(old)
 
-    async def _tell(self, messages: list[Json]) -> None:
+    async def _write_messages(self, messages: list[Json]) -> None:
         for message in messages:
             await self._write(_line(message))
 
@@ -387,10 +387,10 @@ class Relay:
             await self._refuse(id, "the server ended before it answered; see its traceback")
         for id in [id for id, (asker, _) in self._asked.items() if asker is link]:
             del self._asked[id]
-            await self._tell([{"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": id}}])
+            await self._write_messages([{"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": id}}])
 
     async def _from_child(self, link: ChildConnection, line: bytes) -> None:
-        message = _read(line)
+        message = _parse_line(line)
         if not isinstance(message, dict):
             for reply in message:
                 link.finish(reply.get("id"))
@@ -427,7 +427,7 @@ class Relay:
         for id, (asker, original) in list(self._asked.items()):
             if asker is link and original == params.get("requestId"):
                 del self._asked[id]
-                await self._tell([{**message, "params": {**params, "requestId": id}}])
+                await self._write_messages([{**message, "params": {**params, "requestId": id}}])
 
     # -- requests of our own -----------------------------------------------------------------------------
 
@@ -443,7 +443,7 @@ class Relay:
         return {"jsonrpc": "2.0", **request, "id": id}, answer
 
 
-def _read(line: bytes) -> Json | list[Json]:
+def _parse_line(line: bytes) -> Json | list[Json]:
     """A message, or the messages of a batch. Anything else is passed on unchanged; the server reports it."""
     try:
         found = from_json(line)

@@ -28,11 +28,11 @@ class ServePlan:
     sessions: str = ""
     local_key: str = ""
 
-    def written(self) -> str:
+    def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> ServePlan:
+    def from_json(cls, text: str) -> ServePlan:
         given = json.loads(text)
         given["sockets"] = tuple(given["sockets"])
         return cls(**given)

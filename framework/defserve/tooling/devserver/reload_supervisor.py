@@ -56,19 +56,21 @@ class ReloadSupervisor:
             if await self._replace(before):
                 continue  # a file changed while the child started
             if self.current is not None and not await self._wait_for_change(before):
-                say("the server ended by itself")
+                print_notice("the server ended by itself")
                 if monotonic() - began > PROVEN_SECONDS:
                     continue
             if self.current is None:
-                say("waiting for a change")
-                self._report_changes(await self._files.changed(before))
+                print_notice("waiting for a change")
+                self._report_changes(await self._files.wait_for_change(before))
 
     async def _replace(self, before: Snapshot) -> bool:
         """Try a new child. True if files changed before it was ready."""
         started = time()
         child = await ServerProcess.start(self._plan, self._folder / f"files-{next(self._numbers)}")
         try:
-            ready, _, news = await first(self._front.admit(child), child.exited(), self._files.changed(before))
+            ready, _, news = await first(
+                self._front.admit(child), child.wait_for_exit(), self._files.wait_for_change(before)
+            )
         except BaseException:
             await child.kill()
             raise
@@ -86,13 +88,13 @@ class ReloadSupervisor:
             return True
         await child.end(PROVEN_SECONDS)
         kept = "; the old one goes on serving" if self.current is not None else ""
-        say(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
+        print_notice(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
         return False
 
     async def _wait_for_change(self, before: Snapshot) -> bool:
         """Wait for a reason to start another child. True: files changed. False: this child has ended."""
         assert self.current is not None
-        news, gone = await first(self._files.changed(before), self.current.exited())
+        news, gone = await first(self._files.wait_for_change(before), self.current.wait_for_exit())
         if news is None or gone is not None:
             lost, self.current = self.current, None
             self._front.lost(lost)
@@ -102,7 +104,7 @@ class ReloadSupervisor:
 
     def _report_changes(self, paths: list[str]) -> None:
         here = os.getcwd() + os.sep
-        say(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
+        print_notice(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
 
 
 async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
@@ -118,7 +120,7 @@ async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | Non
     return [None if task in late else task for task in tasks]
 
 
-def say(text: str) -> None:
+def print_notice(text: str) -> None:
     """Print to stderr, because standard output belongs to the client."""
     print(f"defserve dev: {text}", file=sys.stderr, flush=True)
 
@@ -126,7 +128,7 @@ def say(text: str) -> None:
 # -- A child process as its parent sees it: two pipes, an exit code, and the names of its source files.
 
 
-LONGEST_LINE = 256 * 1024 * 1024
+MAX_LINE_BYTES = 256 * 1024 * 1024
 KILL_SECONDS = 5.0
 
 
@@ -152,10 +154,10 @@ class ServerProcess:
             "-P",
             "-m",
             "defserve.tooling.devserver.child",
-            replace(plan, report=str(report)).written(),
+            replace(plan, report=str(report)).to_json(),
             stdin=PIPE,
             stdout=PIPE,
-            limit=LONGEST_LINE,
+            limit=MAX_LINE_BYTES,
             pass_fds=plan.sockets if os.name == "posix" else (),
         )
         return cls(process, report)
@@ -175,7 +177,7 @@ class ServerProcess:
             self.input.write(line)
             await self.input.drain()
 
-    async def exited(self) -> int:
+    async def wait_for_exit(self) -> int:
         return await self._process.wait()
 
     async def end(self, seconds: float = KILL_SECONDS) -> None:
@@ -183,24 +185,24 @@ class ServerProcess:
         self.input.close()
         try:
             async with asyncio.timeout(seconds):
-                await self.exited()
+                await self.wait_for_exit()
         except TimeoutError:
             await self.kill()
 
     async def kill(self) -> None:
         with suppress(ProcessLookupError):
             self._process.kill()
-        await self.exited()
+        await self.wait_for_exit()
 
     def files(self) -> list[str]:
         """Its source files, as far as it has reported them."""
-        return self._reported("files")
+        return self._read_report("files")
 
     def folders(self) -> list[str]:
         """The folders that it serves as they are."""
-        return self._reported("folders")
+        return self._read_report("folders")
 
-    def _reported(self, kind: str) -> list[str]:
+    def _read_report(self, kind: str) -> list[str]:
         try:
             return json.loads(self._report.read_text(encoding="utf-8"))[kind]
         except FileNotFoundError:
@@ -272,7 +274,7 @@ class WatchedFiles:
         new = {path: seen for path, seen in self.snapshot().items() if path not in before and seen[0] < latest}
         before.update(new)
 
-    async def changed(self, since: Snapshot) -> list[str]:
+    async def wait_for_change(self, since: Snapshot) -> list[str]:
         """Wait until files differ from `since` and no longer change; return their paths."""
         async for _ in self._pulses():
             if self.snapshot() != since:

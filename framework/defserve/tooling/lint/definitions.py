@@ -232,7 +232,7 @@ def about(item: Definition, problem: str, fix: str) -> LintFinding:
 # -- Checks calls against a list of tools. The server is not asked: a tool that it does not list does not exist.
 
 
-MOST = 20
+MAX_PROBLEMS = 20
 
 
 def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[str, Any]) -> list[str]:
@@ -247,14 +247,16 @@ def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[s
     properties: Mapping[str, Any] = schema.get("properties") or {}
     allows_others = "additionalProperties" in schema or "patternProperties" in schema
     unknown = [] if allows_others else sorted(arguments.keys() - properties)
-    return [*(f"{each}: unknown{_close(each, properties)}" for each in unknown), *_broken(schema, arguments)][:MOST]
+    return [*(f"{each}: unknown{_close(each, properties)}" for each in unknown), *_broken(schema, arguments)][
+        :MAX_PROBLEMS
+    ]
 
 
 def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
     from defserve.binding.explicit_schema import find_errors
 
     try:
-        errors = find_errors(dict(arguments), dict(schema), MOST, with_formats=True)
+        errors = find_errors(dict(arguments), dict(schema), MAX_PROBLEMS, with_formats=True)
     except Exception as error:
         return [f"its schema cannot be used: {error}"]
     return [f"{_path(error.absolute_path)}{error.message}" for error in errors]

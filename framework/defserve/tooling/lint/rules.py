@@ -41,10 +41,10 @@ class LintRule:
 
 RULES: Final[dict[str, LintRule]] = {
     "missing-description": LintRule(
-        "error", "a tool, resource or prompt without a description", wording_rules.undescribed
+        "error", "a tool, resource or prompt without a description", wording_rules.find_missing_descriptions
     ),
     "missing-parameter-description": LintRule(
-        "warning", "an argument without a description", wording_rules.undescribed_parameters
+        "warning", "an argument without a description", wording_rules.find_undescribed_parameters
     ),
     "vague-name": LintRule("warning", "a name that does not say what the tool does", wording_rules.vague_names),
     "long-description": LintRule(
@@ -59,7 +59,7 @@ RULES: Final[dict[str, LintRule]] = {
         "error", "a schema that is not valid, or has references to nothing", source_rules.invalid
     ),
     "unenforced-pattern": LintRule(
-        "warning", "an imported pattern that cannot be matched in linear time", source_rules.unenforced
+        "warning", "an imported pattern that cannot be matched in linear time", source_rules.find_unenforced_patterns
     ),
     "deep-schema": LintRule(
         "warning", f"arguments nested more than {source_rules.FLAT} levels deep", source_rules.deep
@@ -69,9 +69,11 @@ RULES: Final[dict[str, LintRule]] = {
         "warning", f"a list of tools of more than {source_rules.BUDGET} tokens", source_rules.costly
     ),
     "unguarded-parameter": LintRule(
-        "error", "a command, URL, path or code that nothing checks", wording_rules.unguarded
+        "error", "a command, URL, path or code that nothing checks", wording_rules.find_unguarded_parameters
     ),
-    "unmarked-danger": LintRule("error", "a tool that destroys or runs things and has no mark", wording_rules.unmarked),
+    "unmarked-danger": LintRule(
+        "error", "a tool that destroys or runs things and has no mark", wording_rules.find_unmarked_tools
+    ),
     "security-contradiction": LintRule(
         "error", "marks, annotations and name that disagree", wording_rules.contradictions
     ),
@@ -79,26 +81,30 @@ RULES: Final[dict[str, LintRule]] = {
     "needless-await": LintRule(
         "error", "`await` before a call on the Context that gives nothing", source_rules.needless
     ),
-    "unused-feature-set": LintRule("warning", "a feature set with nothing declared on it", wording_rules.unused_sets),
+    "unused-feature-set": LintRule(
+        "warning", "a feature set with nothing declared on it", wording_rules.find_unused_sets
+    ),
     "off-by-default": LintRule(
-        "warning", "a feature set that MCPL hosts of 0.5 switch off by default", wording_rules.denied_sets
+        "warning", "a feature set that MCPL hosts of 0.5 switch off by default", wording_rules.find_denied_sets
     ),
     "injected-orders": LintRule(
-        "warning", "an injected text that gives the model orders", wording_rules.injected_orders
+        "warning", "an injected text that gives the model orders", wording_rules.find_injected_orders
     ),
     "unnamed-origin": LintRule(
-        "warning", "a URL in the HTML of a view that its csp does not name", source_rules.unnamed_origins
+        "warning", "a URL in the HTML of a view that its csp does not name", source_rules.find_unnamed_origins
     ),
     "missing-view": LintRule("error", "a view whose HTML file does not exist", source_rules.missing_files),
     "big-integers": LintRule("warning", "a state whose integers may be past 2^53", wording_rules.big_integers),
-    "sent-state": LintRule("warning", "an argument whose type is the model of a state", wording_rules.sent_states),
+    "sent-state": LintRule("warning", "an argument whose type is the model of a state", wording_rules.find_sent_states),
     "skill-private-file": LintRule(
         "error", "a file of a skill that is private, or has a secret in it", source_rules.private
     ),
     "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", source_rules.hidden),
-    "skill-format": LintRule("error", "frontmatter that clients may refuse", source_rules.malformed),
+    "skill-format": LintRule("error", "frontmatter that clients may refuse", source_rules.find_malformed_skills),
     "skill-missing-file": LintRule("warning", "a link in SKILL.md that leads nowhere", source_rules.missing),
-    "skill-left-out": LintRule("warning", "a file in the folder of a skill that is not served", source_rules.left_out),
+    "skill-left-out": LintRule(
+        "warning", "a file in the folder of a skill that is not served", source_rules.find_unserved_files
+    ),
 }
 
 
@@ -142,13 +148,13 @@ KINDS = {"tool": "name", "prompt": "name", "resource": "uri", "template": "uriTe
 def of_server(server: Server, listed: ServerListing) -> Definitions:
     """The listed definitions of a server, with places, guards and feature sets."""
     found = of_wire(listed)
-    items = tuple(_completed(item, _declared(server, item)) for item in found.items)
+    items = tuple(_complete_definition(item, _find_declared_item(server, item)) for item in found.items)
     live: Any = next((e for e in server.composition.extensions if e.name == "mcpl"), None)
     found = replace(found, items=items, skills=tuple(_skills(server)))
     return found if live is None else replace(found, **_live(live))
 
 
-def _declared(server: Server, item: Definition) -> Item[Any] | None:
+def _find_declared_item(server: Server, item: Definition) -> Item[Any] | None:
     mcp = server.mcp
     registries: dict[str, Any] = {
         "tool": mcp.tools.registry,
@@ -160,7 +166,7 @@ def _declared(server: Server, item: Definition) -> Item[Any] | None:
     return found if isinstance(found, Item) else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def _completed(item: Definition, declared: Any) -> Definition:
+def _complete_definition(item: Definition, declared: Any) -> Definition:
     if declared is None:
         return item
     signature = declared.function.signature
@@ -206,7 +212,7 @@ def _live(mcpl: Any) -> dict[str, Any]:
         "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
         "states": tuple(
             StateSchema(states.name, states.model, states.values.schema(), states.chooses_integers)
-            for states in mcpl.declared_states()
+            for states in mcpl.list_states()
         ),
     }
 

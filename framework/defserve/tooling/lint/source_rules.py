@@ -65,7 +65,7 @@ def _target(root: Mapping[str, Any], reference: str) -> Any:
     return found
 
 
-def unenforced(found: Definitions) -> Iterator[LintFinding]:
+def find_unenforced_patterns(found: Definitions) -> Iterator[LintFinding]:
     """An author's own pattern of this kind was refused when it was declared: these are imported."""
     from defserve.binding.json_schemas import walk
     from defserve.binding.patterns import pattern_problem
@@ -111,7 +111,7 @@ class DepthMeasure:
         if not is_mapping(schema) or left == 0:
             return 0
         if "$ref" in schema:
-            return self._referred(str(schema["$ref"]), left)
+            return self._measure_reference(str(schema["$ref"]), left)
         below: list[Any] = [*(schema.get("properties") or {}).values()]
         below += [schema[member] for member in ("items", "additionalProperties") if member in schema]
         below += as_list(schema.get("prefixItems") or [])
@@ -120,7 +120,7 @@ class DepthMeasure:
         beside = max((self.depth(branch, left - 1) for branch in branches), default=0)
         return min(max(inside + _is_container(schema), beside), DEEPEST)
 
-    def _referred(self, reference: str, left: int) -> int:
+    def _measure_reference(self, reference: str, left: int) -> int:
         if reference not in self._known:
             self._known[reference] = DEEPEST  # if the measure comes back here, the schema is recursive
             self._known[reference] = self.depth(_target(self._root, reference), left - 1)
@@ -183,7 +183,7 @@ USES: Final = (
 
 def forgotten(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
-        for verb, line, is_async in _unawaited(item.function):
+        for verb, line, is_async in _find_unawaited_calls(item.function):
             problem, fix = f"{verb}(…) is not awaited, so it does nothing", f"write await {verb}(…)"
             if not is_async:
                 fix = f"in a plain def, write {verb.partition('.')[0]}.wait({verb}(…)), or make it async def"
@@ -205,7 +205,7 @@ def needless(found: Definitions) -> Iterator[LintFinding]:
                 yield about(item, problem, f"write {verb}(…) without await")._replace(where=where)
 
 
-def _unawaited(function: Any) -> Iterator[tuple[str, int, bool]]:
+def _find_unawaited_calls(function: Any) -> Iterator[tuple[str, int, bool]]:
     """The call as it is written, its line, and whether it could be awaited there."""
     written, first = _source(function)
     if written is not None:
@@ -231,7 +231,7 @@ def _contexts(written: Def) -> set[str]:
 
 def _forgotten_in(written: Def, contexts: set[str]) -> Iterator[ast.Call]:
     own = list(_own(written))
-    handed_on = {name for node in own for name in _handed_on(node)}
+    handed_on = {name for node in own for name in _iter_passed_names(node)}
     for parent in own:
         # What is assigned to a name can still be awaited.
         kept = parent.targets if isinstance(parent, ast.Assign) else ()
@@ -250,7 +250,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
             yield from _own(child)
 
 
-def _handed_on(node: ast.AST) -> Iterator[str]:
+def _iter_passed_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Await):
         given: list[ast.expr] = [node.value]
     elif isinstance(node, ast.Call):
@@ -294,7 +294,7 @@ _ENDINGS: Final = (".html", ".htm")
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
-def unnamed_origins(found: Definitions) -> Iterator[LintFinding]:
+def find_unnamed_origins(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         if item.origins is None:
             continue
@@ -396,7 +396,7 @@ def hidden(found: Definitions) -> Iterator[LintFinding]:
                 yield _about(skill, f"{path!r} contains {shown[0]}", "delete it: people do not see it, but models do")
 
 
-def malformed(found: Definitions) -> Iterator[LintFinding]:
+def find_malformed_skills(found: Definitions) -> Iterator[LintFinding]:
     for skill in found.skills:
         for name, most in MAX_FIELD_LENGTHS.items():
             if len(str(skill.frontmatter.get(name) or "")) > most:
@@ -420,7 +420,7 @@ def missing(found: Definitions) -> Iterator[LintFinding]:
                 )
 
 
-def left_out(found: Definitions) -> Iterator[LintFinding]:
+def find_unserved_files(found: Definitions) -> Iterator[LintFinding]:
     for skill in found.skills:
         for path, reason in skill.left_out:
             if reason not in EXPECTED:

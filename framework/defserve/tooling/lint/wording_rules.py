@@ -30,13 +30,13 @@ SAME_VERBS: Final = (
 )
 
 
-def undescribed(found: Definitions) -> Iterator[LintFinding]:
+def find_missing_descriptions(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         if not item.description.strip():
             yield about(item, "has no description", "write a docstring that says what it does and when to use it")
 
 
-def undescribed_parameters(found: Definitions) -> Iterator[LintFinding]:
+def find_undescribed_parameters(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if bare := [p.name for p in tool.parameters if not (p.schema.get("description") or "$ref" in p.schema)]:
             yield about(
@@ -63,13 +63,13 @@ def long_descriptions(found: Definitions) -> Iterator[LintFinding]:
 
 
 def hidden(found: Definitions) -> Iterator[LintFinding]:
-    for where, item, text in _read(found):
+    for where, item, text in _iter_texts(found):
         if shown := [name for _, name in hidden_in(text) if not name.startswith("line break")]:
             yield _of(item, f"{where} contains {shown[0]}", "delete it: people do not see it, but models do")
 
 
 def injections(found: Definitions) -> Iterator[LintFinding]:
-    for where, item, text in _read(found):
+    for where, item, text in _iter_texts(found):
         line = " ".join(text.split())
         for what, pattern in INJECTIONS:
             if phrase := pattern.search(line):
@@ -77,7 +77,7 @@ def injections(found: Definitions) -> Iterator[LintFinding]:
                 yield _of(item, problem, "describe what the tool does, and nothing else")
 
 
-def _read(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:
+def _iter_texts(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:
     yield "instructions", None, found.instructions
     for item in found.items:
         for where, text in item.texts():
@@ -118,7 +118,7 @@ def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
 # -- Rules about what a tool may do, what it says about that, and what guards it.
 
 
-def unguarded(found: Definitions) -> Iterator[LintFinding]:
+def find_unguarded_parameters(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         for parameter in tool.parameters if not tool.trusts else ():
             if (guard := _guard_for(parameter)) and not parameter.guarded and parameter.takes_text:
@@ -136,7 +136,7 @@ def _guard_for(parameter: ToolParameter) -> str | None:
     return TELLING.get(named[-1])
 
 
-def unmarked(found: Definitions) -> Iterator[LintFinding]:
+def find_unmarked_tools(found: Definitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if (harm := _harm(tool.name)) and not tool.security and tool.annotations.get("destructiveHint") is not True:
             yield about(
@@ -219,7 +219,7 @@ def contradictions(found: Definitions) -> Iterator[LintFinding]:
                 yield about(tool, problem, fix)
 
 
-def unused_sets(found: Definitions) -> Iterator[LintFinding]:
+def find_unused_sets(found: Definitions) -> Iterator[LintFinding]:
     for one in found.feature_sets:
         if not one.declares:
             yield LintFinding(
@@ -298,7 +298,7 @@ IDS: Final = frozenset({"id", "ids", "snowflake", "snowflakes", "nanoseconds", "
 DEEPEST: Final = 20
 
 
-def injected_orders(found: Definitions) -> Iterator[LintFinding]:
+def find_injected_orders(found: Definitions) -> Iterator[LintFinding]:
     for hook in found.hooks:
         told: set[str] = set()
         for text, line in _texts(hook.function):
@@ -313,7 +313,7 @@ def injected_orders(found: Definitions) -> Iterator[LintFinding]:
                 )
 
 
-def denied_sets(found: Definitions) -> Iterator[LintFinding]:
+def find_denied_sets(found: Definitions) -> Iterator[LintFinding]:
     for one in found.feature_sets:
         if one.denied:
             yield LintFinding(
@@ -341,7 +341,7 @@ def big_integers(found: Definitions) -> Iterator[LintFinding]:
             )
 
 
-def sent_states(found: Definitions) -> Iterator[LintFinding]:
+def find_sent_states(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         for name, kind in item.takes.items():
             for state in found.states:

@@ -31,17 +31,17 @@ def migrate(source: str, name: str = "server") -> Migration:
         ) from None
     from libcst.metadata import MetadataWrapper, PositionProvider
 
-    from defserve.tooling.migrate.program import read, unquoted
+    from defserve.tooling.migrate.program import collect_facts, unquote_annotations
     from defserve.tooling.migrate.rewriting import Rewriting
 
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
         raise UsageError(f"line {error.raw_line}: it is not Python", fix="correct it first") from None
-    if not _is_theirs(known := read(module)):
+    if not _is_theirs(known := collect_facts(module)):
         return Migration(source, [Note(1, "nothing of FastMCP or the official SDK is imported here")])
-    wrapper = MetadataWrapper(unquoted(module, known))
-    facts = read(wrapper.module)
+    wrapper = MetadataWrapper(unquote_annotations(module, known))
+    facts = collect_facts(wrapper.module)
     if inside := facts.low_level_inside:
         lines = (wrapper.resolve(PositionProvider)[node].start.line for node in inside)
         return Migration(source, [Note(line, _INSIDE) for line in lines])

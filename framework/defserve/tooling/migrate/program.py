@@ -32,7 +32,7 @@ class Facts:
     )
     """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
 
-    def called(self, node: cst.CSTNode) -> str | None:
+    def resolve_name(self, node: cst.CSTNode) -> str | None:
         """What an expression is called in its package; None if it is none of theirs."""
         full = get_full_name_for_node(node)
         if full is None:
@@ -50,7 +50,7 @@ def is_foreign(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] in FOREIGN
 
 
-def read(module: cst.Module) -> Facts:
+def collect_facts(module: cst.Module) -> Facts:
     facts = Facts()
     module.visit(_Imports(facts))
     module.visit(_Values(facts))
@@ -105,7 +105,7 @@ class _Values(cst.CSTVisitor):
         name = get_full_name_for_node(target)
         if name is None or not isinstance(value, cst.Call):
             return
-        kind = self._facts.called(value.func)
+        kind = self._facts.resolve_name(value.func)
         if kind in SERVERS:
             self._facts.servers.add(name)
             options = {arg.keyword.value: arg.value for arg in value.args if arg.keyword is not None}
@@ -115,7 +115,7 @@ class _Values(cst.CSTVisitor):
             self._facts.low_level.add(name)
             if self._depth:
                 self._facts.low_level_inside.append(value)
-        elif isinstance(value.func, cst.Attribute) and self._facts.called(value.func.value) in SERVERS:
+        elif isinstance(value.func, cst.Attribute) and self._facts.resolve_name(value.func.value) in SERVERS:
             self._facts.servers.add(name)  # `FastMCP.from_openapi(…)`
 
     def visit_Param(self, node: cst.Param) -> None:
@@ -123,18 +123,18 @@ class _Values(cst.CSTVisitor):
             return
         if is_context(node.annotation.annotation, self._facts):
             self._facts.contexts.add(node.name.value)
-        elif self._facts.called(node.annotation.annotation) in SERVERS:
+        elif self._facts.resolve_name(node.annotation.annotation) in SERVERS:
             self._facts.servers.add(node.name.value)
 
 
 def is_context(annotation: cst.BaseExpression, facts: Facts) -> bool:
     """Whether an annotation is their context: also `Context | None`, `Optional[Context]` and `Context[…]`."""
-    if facts.called(annotation) == "Context":
+    if facts.resolve_name(annotation) == "Context":
         return True
     if isinstance(annotation, cst.BinaryOperation):
         return is_context(annotation.left, facts) or is_context(annotation.right, facts)
     if isinstance(annotation, cst.Subscript):
-        if facts.called(annotation.value) == "Context":
+        if facts.resolve_name(annotation.value) == "Context":
             return True
         inner = [e.slice.value for e in annotation.slice if isinstance(e.slice, cst.Index)]
         return get_full_name_for_node(annotation.value) in ("Optional", "typing.Optional") and any(
@@ -234,14 +234,14 @@ class Imports:
         self._typing.add(name)
         return name
 
-    def replaced(self, before: cst.Module, after: cst.Module) -> cst.Module:
+    def replace_imports(self, before: cst.Module, after: cst.Module) -> cst.Module:
         """The rewritten module without the imports it no longer needs, and with ours."""
         strip = _Strip(self._facts, uses_of(before), uses_of(after), self.problems)
         made: list[_Statement] = []
         place: int | None = None
         for statement in after.body:
             strip.has_found = False
-            kept = _stripped(statement, strip)
+            kept = _strip_statement(statement, strip)
             if place is None and strip.has_found:
                 ours, kept = self._ours(statement, kept)
                 is_def = isinstance(statement, cst.FunctionDef | cst.ClassDef)
@@ -286,7 +286,9 @@ class Imports:
                 if isinstance(part.names, cst.ImportStar) or part.lpar is not None:
                     break
                 names = [*part.names, *(cst.ImportAlias(cst.Name(name)) for name in missing)]
-                wider = statement.with_changes(body=[part.with_changes(names=_listed(names)), *statement.body[1:]])
+                wider = statement.with_changes(
+                    body=[part.with_changes(names=_separate_aliases(names)), *statement.body[1:]]
+                )
                 return module.with_changes(body=[*module.body[:place], wider, *module.body[place + 1 :]])
         line = _statement(f"from typing import {', '.join(missing)}")
         body = [*module.body]
@@ -352,11 +354,11 @@ class _Strip(cst.CSTTransformer):
         if not any(isinstance(part, cst.Import | cst.ImportFrom) and _is_theirs(part) for part in parts):
             return None
         self.has_found = True
-        kept = [self._left(part) if isinstance(part, cst.Import | cst.ImportFrom) else part for part in parts]
+        kept = [self._strip_names(part) if isinstance(part, cst.Import | cst.ImportFrom) else part for part in parts]
         found = [part for part in kept if part is not None]
         return [*found[:-1], *(part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for part in found[-1:])]
 
-    def _left(self, found: _Found) -> _Found | None:
+    def _strip_names(self, found: _Found) -> _Found | None:
         if isinstance(found.names, cst.ImportStar):
             if _is_theirs(found):
                 self._problems.append((found, "what * brings is not known: import each name, and migrate again"))
@@ -364,7 +366,7 @@ class _Strip(cst.CSTTransformer):
         if not _is_theirs(found):
             return found
         kept = [alias for alias in found.names if self._stays(alias, found)]
-        return found.with_changes(names=_listed(kept)) if kept else None
+        return found.with_changes(names=_separate_aliases(kept)) if kept else None
 
     def _stays(self, alias: cst.ImportAlias, found: _Found) -> bool:
         name = get_full_name_for_node(alias.name) or ""
@@ -396,7 +398,7 @@ def _is_theirs(found: _Found) -> bool:
     return found.module is not None and not found.relative and is_foreign(get_full_name_for_node(found.module))
 
 
-def _stripped(statement: _Statement, strip: _Strip) -> list[_Statement]:
+def _strip_statement(statement: _Statement, strip: _Strip) -> list[_Statement]:
     made = statement.visit(strip)
     if isinstance(made, cst.RemovalSentinel):
         return []
@@ -419,7 +421,7 @@ def _statement(text: str) -> cst.SimpleStatementLine:
     return made
 
 
-def _listed(aliases: Sequence[cst.ImportAlias]) -> list[cst.ImportAlias]:
+def _separate_aliases(aliases: Sequence[cst.ImportAlias]) -> list[cst.ImportAlias]:
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     last = len(aliases) - 1
     return [a.with_changes(comma=comma if i < last else cst.MaybeSentinel.DEFAULT) for i, a in enumerate(aliases)]
@@ -433,7 +435,7 @@ def _is_import_of(statement: cst.CSTNode, module: str) -> bool:
 # -- Annotations in quotes. They hide names of theirs, and need no quotes once the names come from a plain import.
 
 
-def unquoted(module: cst.Module, facts: Facts) -> cst.Module:
+def unquote_annotations(module: cst.Module, facts: Facts) -> cst.Module:
     """The module with `"Context | None"` as `Context | None`. Lines stay where they are."""
     return module.visit(_Unquoting(_rewritten(facts)))
 
@@ -443,7 +445,7 @@ def _rewritten(facts: Facts) -> set[str]:
     return {local for local, name in facts.names.items() if name in NAMES}
 
 
-def quoted(text: cst.BaseExpression) -> cst.BaseExpression | None:
+def parse_quoted(text: cst.BaseExpression) -> cst.BaseExpression | None:
     """The expression in a string; None if it is no string, or if none is in it."""
     value = text.evaluated_value if isinstance(text, cst.SimpleString) else None
     try:
@@ -458,7 +460,7 @@ class _Unquoting(cst.CSTTransformer):
         self._theirs = theirs
 
     def leave_Annotation(self, original_node: cst.Annotation, updated_node: cst.Annotation) -> cst.Annotation:
-        if (inner := quoted(updated_node.annotation)) is None:
+        if (inner := parse_quoted(updated_node.annotation)) is None:
             return updated_node
         names = {use.name for use in uses_of(inner)} - {"None"}
         return updated_node.with_changes(annotation=inner) if names and names <= self._theirs else updated_node
@@ -481,7 +483,7 @@ class LowLevel:
         self._mains: dict[str, str] = {}
         self.problems: list[tuple[cst.CSTNode, str]] = []
 
-    def read(self, module: cst.Module) -> None:
+    def read_module(self, module: cst.Module) -> None:
         """Look through the functions of a module."""
         if not self._facts.low_level:
             return
@@ -497,7 +499,7 @@ class LowLevel:
             if server not in self._facts.low_level:
                 continue
             if verb == "list_tools":
-                tools = self._written_out(function)
+                tools = self._find_literal_tools(function)
                 if tools is None:
                     self.problems.append((function, f"the tools are not written out in one list: {HINT}"))
                 else:
@@ -517,14 +519,14 @@ class LowLevel:
                 if any(_is_more_than_serving(each, server) for each in function.body.body):
                     self.problems.append((function, f"{main} is left out: do the rest of it in a lifespan"))
 
-    def _written_out(self, function: cst.FunctionDef) -> list[cst.Call] | None:
+    def _find_literal_tools(self, function: cst.FunctionDef) -> list[cst.Call] | None:
         body = function.body.body if isinstance(function.body, cst.IndentedBlock) else ()
         last = body[-1] if body else None
         returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
         if len(body) > 2 or not isinstance(returned, cst.Return) or not isinstance(returned.value, cst.List):
             return None
         found = [element.value for element in returned.value.elements]
-        tools = [each for each in found if isinstance(each, cst.Call) and self._facts.called(each.func) == "Tool"]
+        tools = [each for each in found if isinstance(each, cst.Call) and self._facts.resolve_name(each.func) == "Tool"]
         return tools if len(tools) == len(found) and tools else None
 
     @property
@@ -532,7 +534,7 @@ class LowLevel:
         """The functions that serve on stdio. They are left out."""
         return set(self._mains)
 
-    def served_by(self, function: str | None) -> str | None:
+    def find_server_of(self, function: str | None) -> str | None:
         """The server that a function serves on stdio; None for any other function."""
         return self._mains.get(function or "")
 

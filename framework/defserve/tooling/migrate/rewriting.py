@@ -25,7 +25,7 @@ from defserve.tooling.migrate.name_tables import (
     VERBS,
     Note,
 )
-from defserve.tooling.migrate.program import Facts, Imports, LowLevel, is_context, quoted, uses_of
+from defserve.tooling.migrate.program import Facts, Imports, LowLevel, is_context, parse_quoted, uses_of
 
 SHOWN = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
 """Exceptions whose text a model reads."""
@@ -54,7 +54,7 @@ class Rewriting(cst.CSTTransformer):
         found: Any = self.get_metadata(PositionProvider, node, None)
         return found.start.line if found is not None else self._lines.get(node, self._here or 1)
 
-    def _say(self, node: cst.CSTNode, text: str) -> None:
+    def _add_note(self, node: cst.CSTNode, text: str) -> None:
         self.notes.append(Note(self._line(node), text))
 
     # -- names -------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Rewriting(cst.CSTTransformer):
 
     def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
         self._lines[updated_node] = self._here = self._line(original_node)
-        inner = quoted(original_node) if self._annotations and not self._calls else None
+        inner = parse_quoted(original_node) if self._annotations and not self._calls else None
         if inner is None:
             return updated_node
         made = inner.visit(self)
@@ -108,12 +108,12 @@ class Rewriting(cst.CSTTransformer):
         return self._ours(original_node, updated_node)
 
     def _ours(self, original: cst.CSTNode, updated: Any) -> Any:
-        called = self._facts.called(original) or ""
+        called = self._facts.resolve_name(original) or ""
         ours = NAMES.get(called) or (CONTENT.get(called) if self._annotations else None)
         return cst.Name(self._imports.need(ours)) if ours is not None else updated
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        if self._facts.called(original_node) is not None:
+        if self._facts.resolve_name(original_node) is not None:
             return self._ours(original_node, updated_node)
         full = get_full_name_for_node(original_node) or ""
         head, _, last = full.rpartition(".")
@@ -124,12 +124,12 @@ class Rewriting(cst.CSTTransformer):
             if last in CONTEXT:
                 return updated_node.with_changes(attr=cst.Name(CONTEXT[last]))
             if last in CONTEXT_WITHOUT and last != "request_context":
-                self._say(original_node, f"{full} has no counterpart: {CONTEXT_WITHOUT[last]}")
-        is_server = head in self._facts.servers or self._facts.called(original_node.value) in SERVERS
+                self._add_note(original_node, f"{full} has no counterpart: {CONTEXT_WITHOUT[last]}")
+        is_server = head in self._facts.servers or self._facts.resolve_name(original_node.value) in SERVERS
         if is_server and last in SERVER_WITHOUT:
-            self._say(original_node, f"{full} has no counterpart: {SERVER_WITHOUT[last]}")
+            self._add_note(original_node, f"{full} has no counterpart: {SERVER_WITHOUT[last]}")
         if not is_server and last in VERBS:
-            self._say(original_node, f"{full} is left as it is: write {VERBS[last]} if it is a server")
+            self._add_note(original_node, f"{full} is left as it is: write {VERBS[last]} if it is a server")
         return updated_node
 
     # -- calls -------------------------------------------------------------------------------------------
@@ -139,17 +139,17 @@ class Rewriting(cst.CSTTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         self._calls -= 1
-        called = self._facts.called(original_node.func)
+        called = self._facts.resolve_name(original_node.func)
 
-        def say(text: str) -> None:
-            self._say(original_node, text)
+        def add_note(text: str) -> None:
+            self._add_note(original_node, text)
 
         if called in SERVERS:
             self._imports.need("Server")
-            return server(updated_node, self._name, say)
+            return server(updated_node, self._name, add_note)
         if called == "LowLevelServer":
             self._imports.need("Server")
-            return server(updated_node, self._name, say)
+            return server(updated_node, self._name, add_note)
         if called == "ToolAnnotations":
             return hints(updated_node)
         if called == "CurrentContext":
@@ -163,7 +163,7 @@ class Rewriting(cst.CSTTransformer):
         if get_full_name_for_node(original_node.func) in ("asyncio.run", "anyio.run"):
             return self._run_in_loop(original_node, updated_node)
         if isinstance(original_node.func, cst.Attribute) and self._facts.is_server(original_node.func.value):
-            return self._of_server(original_node, updated_node, original_node.func.attr.value, say)
+            return self._of_server(original_node, updated_node, original_node.func.attr.value, add_note)
         return updated_node
 
     def _of_server(self, original: cst.Call, updated: cst.Call, verb: str, say: Say) -> cst.BaseExpression:
@@ -172,14 +172,14 @@ class Rewriting(cst.CSTTransformer):
             return item(updated, verb, say)
         if verb in ("run", "run_async", "run_stdio_async", "run_http_async", "run_streamable_http_async"):
             changed = run(updated, self._facts.addresses.get(name or "", {}), say)
-            return renamed_verb(changed, "run", changed.args)
+            return rename_verb(changed, "run", changed.args)
         if verb in ("mount", "import_server"):
             return mount(updated, say)
         if verb in APPS:
             if original.args:
                 say(f"the options of {verb} are left out: see server.asgi(…)")
             args = [keyword("legacy_sse", cst.Name("True"))] if APPS[verb] else []
-            return renamed_verb(updated, "asgi", args)
+            return rename_verb(updated, "asgi", args)
         return updated
 
     def _run_in_loop(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
@@ -191,7 +191,7 @@ class Rewriting(cst.CSTTransformer):
         if isinstance(used, cst.Attribute) and self._facts.is_server(used.value) and used.attr.value.startswith("run"):
             made = updated.args[0].value
             return made if isinstance(run, cst.Call) else cst.Call(cst.Attribute(used.value, cst.Name("run")))
-        if (server := self._low_level.served_by(get_full_name_for_node(used))) is not None:
+        if (server := self._low_level.find_server_of(get_full_name_for_node(used))) is not None:
             return cst.Call(cst.Attribute(cst.Name(server), cst.Name("run")))
         return updated
 
@@ -204,7 +204,7 @@ class Rewriting(cst.CSTTransformer):
             return self._of_context(call, made, verb) or updated_node
         if owner in self._facts.servers and verb in ("import_server", "run_async", "run_http_async", "run_stdio_async"):
             if verb != "import_server":
-                self._say(original_node, "server.run() blocks: call it outside of an event loop")
+                self._add_note(original_node, "server.run() blocks: call it outside of an event loop")
             return made
         return updated_node
 
@@ -214,13 +214,13 @@ class Rewriting(cst.CSTTransformer):
             level = option(made.args, "level") or made.args[0].value
             known = level.evaluated_value if isinstance(level, cst.SimpleString) else None
             rest = [arg for arg in made.args if arg.value is not level]
-            return self._logged(call, made, str(known), rest) if known in LEVELS else None
+            return self._rewrite_log_call(call, made, str(known), rest) if known in LEVELS else None
         if verb in LEVELS:
-            return self._logged(call, made, verb, made.args)
+            return self._rewrite_log_call(call, made, verb, made.args)
         if verb == "report_progress":
-            return renamed_verb(made, "progress", progress(made.args))
+            return rename_verb(made, "progress", progress(made.args))
         if verb == "list_roots":
-            return cst.Await(renamed_verb(made, "roots", []))
+            return cst.Await(rename_verb(made, "roots", []))
         if verb == "sample":
             args = [
                 arg.with_changes(keyword=cst.Name("system"))
@@ -231,10 +231,10 @@ class Rewriting(cst.CSTTransformer):
             return cst.Await(made.with_changes(args=args))
         return None
 
-    def _logged(self, call: cst.Call, made: cst.Call, level: str, args: Sequence[cst.Arg]) -> cst.Call:
+    def _rewrite_log_call(self, call: cst.Call, made: cst.Call, level: str, args: Sequence[cst.Arg]) -> cst.Call:
         kept = [arg for arg in args if arg.keyword is None or arg.keyword.value in ("message", "data")][:1]
         if len(kept) < len(args):
-            self._say(call, "only the text of a log message is kept; fields are ctx.log.info(text, key=value)")
+            self._add_note(call, "only the text of a log message is kept; fields are ctx.log.info(text, key=value)")
         assert isinstance(made.func, cst.Attribute)
         log = cst.Attribute(cst.Attribute(made.func.value, cst.Name("log")), cst.Name(level))
         return made.with_changes(func=log, args=[cst.Arg(kept[0].value)] if kept else [])
@@ -243,15 +243,17 @@ class Rewriting(cst.CSTTransformer):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._bound[node.name.value] = self._line(node)
-        self._within.append(self._declared(node) == "tool")
+        self._within.append(self._get_item_kind(node) == "tool")
 
     def visit_Raise(self, node: cst.Raise) -> None:
         raised = node.exc.func if isinstance(node.exc, cst.Call) else node.exc
         name = get_full_name_for_node(raised) if raised is not None else None
-        if any(self._within[-1:]) and name is not None and self._facts.called(raised or node) not in SHOWN:
-            self._say(node, f"models do not read the text of {name} here: raise ToolError for what they should read")
+        if any(self._within[-1:]) and name is not None and self._facts.resolve_name(raised or node) not in SHOWN:
+            self._add_note(
+                node, f"models do not read the text of {name} here: raise ToolError for what they should read"
+            )
 
-    def _declared(self, node: cst.FunctionDef) -> str | None:
+    def _get_item_kind(self, node: cst.FunctionDef) -> str | None:
         """Whether a function is a tool, a resource or a prompt, by its decorators."""
         for decorator in node.decorators:
             used = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
@@ -265,7 +267,7 @@ class Rewriting(cst.CSTTransformer):
         self._within.pop()
         if (replaced := self._low_level.function(original_node, updated_node)) is not None:
             return replaced
-        kind = self._declared(original_node)
+        kind = self._get_item_kind(original_node)
         parameters = updated_node.params
         changed = [self._parameter(p, kind) for p in parameters.params]
         keywords = [self._parameter(p, kind) for p in parameters.kwonly_params]
@@ -277,7 +279,7 @@ class Rewriting(cst.CSTTransformer):
             if kind is None or parameter.name.value in ("self", "cls"):
                 return parameter
             name = _type_of(parameter.default) or (self._imports.need_typing("Any") if kind == "tool" else "str")
-            return parameter.with_changes(annotation=cst.Annotation(cst.Name(name)), equal=_spaced(parameter))
+            return parameter.with_changes(annotation=cst.Annotation(cst.Name(name)), equal=_make_equal_sign(parameter))
         if is_context(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
             self._imports.need("Context")
             return parameter.with_changes(annotation=annotation.with_changes(annotation=cst.Name("Context")))
@@ -296,17 +298,17 @@ class Rewriting(cst.CSTTransformer):
     # -- the whole ---------------------------------------------------------------------------------------
 
     def visit_Module(self, node: cst.Module) -> None:
-        self._low_level.read(node)
+        self._low_level.read_module(node)
         for line, text in ((self._line(n), text) for n, text in self._low_level.problems):
             self.notes.append(Note(line, text))
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        made = self._imports.replaced(original_node, updated_node)
+        made = self._imports.replace_imports(original_node, updated_node)
         for node, text in self._imports.problems:
-            self._say(node, text)
+            self._add_note(node, text)
         for use in uses_of(made):
             if use.name in self._low_level.mains:
-                self._say(use.node, f"{use.name} is left out: call server.run()")
+                self._add_note(use.node, f"{use.name} is left out: call server.run()")
         for name in self._imports.needed & self._bound.keys():
             self.notes.append(Note(self._bound[name], f"{name} is also a name of defserve, used here: rename this one"))
         return made
@@ -331,7 +333,7 @@ def _type_of(default: cst.BaseExpression | None) -> str | None:
     return next((name for kind, name in kinds if isinstance(default, kind)), None)
 
 
-def _spaced(parameter: cst.Param) -> Any:
+def _make_equal_sign(parameter: cst.Param) -> Any:
     if parameter.default is None:
         return _NONE
     return cst.AssignEqual(cst.SimpleWhitespace(" "), cst.SimpleWhitespace(" "))
@@ -420,7 +422,7 @@ def item(call: cst.Call, kind: str, say: Say) -> cst.Call:
             kept.insert(0, cst.Arg(arg.value))
         elif name in ITEM_OPTIONS[kind]:
             kept.append(
-                arg.with_changes(keyword=cst.Name(name), value=_listed(arg.value) if name == "tags" else arg.value)
+                arg.with_changes(keyword=cst.Name(name), value=_set_to_list(arg.value) if name == "tags" else arg.value)
             )
         elif name not in NOT_NEEDED:
             say(f"the option {name}= of a {kind} is left out: it has no counterpart")
@@ -433,7 +435,7 @@ def _task(arg: cst.Arg) -> list[cst.Arg]:
     return [arg]
 
 
-def _listed(value: cst.BaseExpression) -> cst.BaseExpression:
+def _set_to_list(value: cst.BaseExpression) -> cst.BaseExpression:
     """Tags are a list here: sets have no order."""
     return cst.List(value.elements) if isinstance(value, cst.Set) else value
 
@@ -515,7 +517,7 @@ def _attribute(call: cst.Call, name: str) -> cst.BaseExpression:
     return call.func.with_changes(attr=cst.Name(name))
 
 
-def renamed_verb(call: cst.Call, name: str, args: Sequence[cst.Arg]) -> cst.Call:
+def rename_verb(call: cst.Call, name: str, args: Sequence[cst.Arg]) -> cst.Call:
     return call.with_changes(func=_attribute(call, name), args=args)
 
 

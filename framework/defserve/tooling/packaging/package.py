@@ -26,7 +26,7 @@ from defserve.tooling.packaging.project_documents import (
     Wheel,
     disagreements,
     manifest_json,
-    normalized,
+    normalize_name,
     read_wheel,
     schema_problems,
     server_json,
@@ -62,13 +62,13 @@ def make_package(
     begins("Making the MCPB bundle")
     bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
     write_bundle(bundle, project.folder, manifest, lambda name: is_allowed(name, allowed))
-    files = [wheel_path, sdist, bundle, _written(out / "server.json", server)]
+    files = [wheel_path, sdist, bundle, _write_json(out / "server.json", server)]
     if project.target is None:
         problems.append('pyproject.toml: no server is registered; add [project.entry-points."defserve.servers"]')
     else:
         begins("Listing the tools of the wheel")
         try:
-            files.append(_written(out / "tools.json", tools_json(wheel_path, project.target)))
+            files.append(_write_json(out / "tools.json", tools_json(wheel_path, project.target)))
         except UsageError as error:
             problems.append(str(error))
     begins("Looking for private files and secrets")
@@ -76,7 +76,7 @@ def make_package(
     return Package(wheel, tuple(files), tuple(problems))
 
 
-def _written(path: Path, value: Any) -> Path:
+def _write_json(path: Path, value: Any) -> Path:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
@@ -122,7 +122,7 @@ def build_command(project: ProjectFolder, out: Path) -> list[str]:
 def find_built(project: ProjectFolder, out: Path) -> Iterator[Path]:
     """The wheels and sdists of this project; the folder may hold others."""
     for path in sorted(out.iterdir()):
-        if parse_distribution_name(path.name) == normalized(project.name) and path.is_file():
+        if parse_distribution_name(path.name) == normalize_name(project.name) and path.is_file():
             yield path
 
 
@@ -140,7 +140,7 @@ def parse_distribution_name(file: str) -> str | None:
         name, _, version = file.removesuffix(".tar.gz").rpartition("-")
     else:
         return None
-    return normalized(name) if name and version[:1].isdigit() else None
+    return normalize_name(name) if name and version[:1].isdigit() else None
 
 
 def _has(module: str) -> bool:
@@ -166,7 +166,7 @@ def write_bundle(
     path: Path, folder: Path, manifest: dict[str, Any], is_allowed: Callable[[str], bool] = lambda _: False
 ) -> list[str]:
     """Write the bundle and return the names of its files. A private file is in it only if it is allowed."""
-    files = sorted(name for name in bundled(folder) if private_kind(name) is None or is_allowed(name))
+    files = sorted(name for name in iter_bundle_files(folder) if private_kind(name) is None or is_allowed(name))
     draft = path.with_name(f"{path.name}.new")
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "manifest.json", (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
@@ -176,9 +176,9 @@ def write_bundle(
     return ["manifest.json", *files]
 
 
-def bundled(folder: Path) -> Iterator[str]:
+def iter_bundle_files(folder: Path) -> Iterator[str]:
     """The files of a project that belong in its bundle. Links are left out, because they may point anywhere."""
-    ignored = [*LEFT_OUT, *_ignored(folder / ".mcpbignore")]
+    ignored = [*LEFT_OUT, *_read_ignore_patterns(folder / ".mcpbignore")]
     for where, folders, files in os.walk(folder):
         below = Path(where).relative_to(folder)
         folders[:] = [
@@ -191,7 +191,7 @@ def bundled(folder: Path) -> Iterator[str]:
                 yield (below / name).as_posix()
 
 
-def _ignored(path: Path) -> list[str]:
+def _read_ignore_patterns(path: Path) -> list[str]:
     if not path.is_file():
         return []
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())

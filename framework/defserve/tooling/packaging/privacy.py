@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 from defserve.errors import UsageError
 
 SHOWN: Final = 20
-SMALLEST: Final = 4
+MIN_FILE_BYTES: Final = 4
 """Shorter files are the same by chance."""
 MAX_FILES: Final = 100_000
 """How many files of the project are looked at. A link may lead to a whole disk."""
@@ -135,7 +135,7 @@ def private_files(folder: Path) -> Iterator[PrivateFile]:
             path = Path(where, name)
             shown = path.relative_to(folder).as_posix()
             target = Path(os.path.realpath(path))
-            if not target.is_file() or target.stat().st_size < SMALLEST:
+            if not target.is_file() or target.stat().st_size < MIN_FILE_BYTES:
                 continue
             inside = target.relative_to(folder) if target.is_relative_to(folder) else target
             kind = private_kind(shown) or private_kind(inside.as_posix())
@@ -148,11 +148,11 @@ def _private_in(
 ) -> Iterator[tuple[str, str]]:
     in_wheel = artefact.name.endswith(".whl")
     for file in files_in(artefact):
-        if not is_allowed(file.path, allowed, in_wheel=in_wheel) and (found := _judged(file, sources)):
+        if not is_allowed(file.path, allowed, in_wheel=in_wheel) and (found := _judge_file(file, sources)):
             yield found
 
 
-def _judged(file: ArtefactFile, sources: dict[int, list[PrivateFile]]) -> tuple[str, str] | None:
+def _judge_file(file: ArtefactFile, sources: dict[int, list[PrivateFile]]) -> tuple[str, str] | None:
     """The file or its folder, and what it is, if it is private."""
     if by_name := private_kind(file.own_path):
         return file.path.removesuffix(file.own_path) + by_name[1], by_name[0]
@@ -366,13 +366,13 @@ def files_in(artefact: Path) -> Iterator[ArtefactFile]:
     root = f"{artefact.name.removesuffix('.tar.gz')}/" if artefact.name.endswith(".tar.gz") else ""
     try:
         with artefact.open("rb") as file:
-            for found in _opened(ArtefactFile(artefact.name, artefact.stat().st_size, file), DEPTH):
+            for found in _iter_contents(ArtefactFile(artefact.name, artefact.stat().st_size, file), DEPTH):
                 yield found._replace(path=found.path.removeprefix(root))
     except UNREADABLE as error:
         raise UsageError(f"{artefact.name} cannot be checked: {error}", fix="build it anew") from None
 
 
-def _opened(file: ArtefactFile, depth: int, inside: str = "") -> Iterator[ArtefactFile]:
+def _iter_contents(file: ArtefactFile, depth: int, inside: str = "") -> Iterator[ArtefactFile]:
     """The file itself, or what it holds if it is an archive."""
     name, content = file.path.lower(), file.content
     if depth < DEPTH or not name.endswith(ZIPS + TARS):
@@ -382,7 +382,7 @@ def _opened(file: ArtefactFile, depth: int, inside: str = "") -> Iterator[Artefa
     within = f"{inside}{file.path}{WITHIN}" if depth < DEPTH else ""
     try:
         for found in _in_zip(content) if name.endswith(ZIPS) else _in_tar(content):
-            yield from _opened(found, depth - 1, within)
+            yield from _iter_contents(found, depth - 1, within)
     except UNREADABLE:
         # Inside an artefact it may be broken on purpose, as a test's data is.
         if depth == DEPTH:

@@ -21,7 +21,7 @@ from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
-MOST_META: Final = 4096
+MAX_META_BYTES: Final = 4096
 HERE: Final = Path(__file__).parent
 
 Document = dict[str, Any]
@@ -80,8 +80,8 @@ def schema_problems(document: Document, schema: str) -> Iterator[str]:
     for error in sorted(found, key=lambda error: error.json_path):
         yield f"{schema}.json: {error.json_path.removeprefix('$.')}: {error.message}"
     meta: Any = document.get("_meta") if schema == "server" else None
-    if meta and len(json.dumps(meta)) > MOST_META:
-        yield f"{schema}.json: _meta: larger than {MOST_META} bytes"
+    if meta and len(json.dumps(meta)) > MAX_META_BYTES:
+        yield f"{schema}.json: _meta: larger than {MAX_META_BYTES} bytes"
 
 
 def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[str]:
@@ -97,11 +97,11 @@ def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterato
     for package in filter(is_object, as_list(server.get("packages") or [])):
         if package.get("registryType") != "pypi":
             continue
-        if normalized(str(package.get("identifier"))) != normalized(wheel.name):
+        if normalize_name(str(package.get("identifier"))) != normalize_name(wheel.name):
             yield f"server.json: packages: identifier is {package.get('identifier')!r}, but the wheel is {wheel.name!r}"
         if package.get("version") != wheel.version:
             yield f"server.json: packages: version is {package.get('version')!r}, but the wheel has {wheel.version!r}"
-    if wheel.name not in wheel.scripts and normalized(wheel.name) not in wheel.scripts:
+    if wheel.name not in wheel.scripts and normalize_name(wheel.name) not in wheel.scripts:
         yield f"pyproject.toml: `uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
 
 
@@ -167,10 +167,10 @@ def read_project(folder: str | Path) -> ProjectFolder:
             "pyproject.toml has no [project] with a name", where=str(path), fix='write [project] and name = "…" there'
         )
     backend = str(whole.get("build-system", {}).get("build-backend", "setuptools.build_meta"))
-    return ProjectFolder(path.parent, about, backend, _allowed(whole, path))
+    return ProjectFolder(path.parent, about, backend, _read_allow_patterns(whole, path))
 
 
-def _allowed(whole: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def _read_allow_patterns(whole: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     found: Any = whole.get("tool", {})
     for name in ("defserve", "package", "allow"):
         found = found.get(name) if is_object(found) else None
@@ -184,7 +184,7 @@ def _allowed(whole: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     return tuple(map(str, patterns))
 
 
-def normalized(name: str) -> str:
+def normalize_name(name: str) -> str:
     """The name of a distribution as indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 

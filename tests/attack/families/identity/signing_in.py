@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from defserve.auth.proxy.clients import LARGEST, ClientDocuments
+from defserve.auth.proxy.clients import MAX_DOCUMENT_BYTES, ClientDocuments
 from defserve.auth.proxy.sign_in import ConsentCookies
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.errors import LimitExceeded
@@ -348,7 +348,7 @@ def _(trial: Trial) -> None:
         (name, value), *_ = [pair for pair in at.user.cookies.items() if pair not in thief.cookies.items()]
         twice = at.allow(honest, Cookie=f"{name}={next(iter(thief.cookies.values()))}; {name}={value}")
         trial.expect(twice.status == 403 and not leads_to(twice), f"two cookies of one name: {twice.status}")
-        cookie = ConsentCookies("https://tools.example").kept("consent-1", "x", 60, "Strict")[1]
+        cookie = ConsentCookies("https://tools.example").make_cookie("consent-1", "x", 60, "Strict")[1]
         held = cookie.startswith("__Host-") and "; Secure" in cookie and "; Path=/;" in cookie
         trial.expect(held and "domain" not in cookie.lower(), f"a neighbour by name can plant a cookie: {cookie}")
         at.user.cookies.clear()
@@ -459,13 +459,13 @@ async def growth(trial: Trial) -> None:
 
         async with web(answer) as there:
             place = urlsplit(there.url).netloc
-            egress = Egress(schemes=("http",), ports=None, private=[place], max_bytes=LARGEST, redirects=0)
+            egress = Egress(schemes=("http",), ports=None, private=[place], max_bytes=MAX_DOCUMENT_BYTES, redirects=0)
             read = 0
             with suppress(LimitExceeded):
                 async with GuardedClient(egress) as http, http.stream("GET", there.url) as response:
                     async for each in response.aiter_raw():
                         read += len(each)
-            trial.expect(read <= LARGEST, f"{name}: {read:,} bytes were read of a document without an end")
+            trial.expect(read <= MAX_DOCUMENT_BYTES, f"{name}: {read:,} bytes were read of a document without an end")
 
 
 @FAMILY.attack(

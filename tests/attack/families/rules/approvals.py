@@ -134,8 +134,8 @@ def _(trial: Trial) -> None:
         pins.settle("s", keep=True)
         pin = Pin.of({"name": "t", "description": text})
         for at in range(number):
-            (pins.hold if at % 2 else pins.pin)("s", f"t{at}", pin)
-        names, kept = pins.kept_size("s")
+            (pins.hold_tool if at % 2 else pins.pin)("s", f"t{at}", pin)
+        names, kept = pins.measure_pins("s")
         trial.expect(names <= 2 * MAX_NAMES and kept <= 2 * MAX_BYTES, f"{told}: {names} pins, {kept} bytes are kept")
         trial.expect(pins.change("s", "first", Pin.of(WIPE)) is None, f"{told}: what is in the file is forgotten")
 

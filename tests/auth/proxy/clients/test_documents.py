@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from defserve.auth.proxy import clients
-from defserve.auth.proxy.clients import ALL_FETCHES, FETCHES, LARGEST, ClientDocuments, fetch_guarded, is_document_url
+from defserve.auth.proxy.clients import (
+    ALL_FETCHES,
+    FETCHES,
+    MAX_DOCUMENT_BYTES,
+    ClientDocuments,
+    fetch_guarded,
+    is_document_url,
+)
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.errors import DefserveError
 from tests.rows import for_each_row
@@ -50,7 +57,7 @@ async def test_a_client_is_read_once_and_kept() -> None:
         b"[]",
         b"{",
         b"[" * 100_000,
-        b" " * (LARGEST + 1),
+        b" " * (MAX_DOCUMENT_BYTES + 1),
         OSError("away"),
         RuntimeError("of a library"),
     ],

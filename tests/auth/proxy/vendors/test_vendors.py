@@ -8,7 +8,7 @@ import pytest
 
 from defserve.auth import OAuthProxy, Vendor
 from defserve.auth.issuers import HttpAnswer, HttpRequest
-from defserve.auth.oauth import checked_url
+from defserve.auth.oauth import check_url
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.proxy.vendors import VENDORS, VendorLogin, vendor_of
 from defserve.errors import UsageError
@@ -36,7 +36,7 @@ def test_every_vendor_of_the_table_has_safe_addresses() -> None:
     for name, places in GIVEN.items():
         vendor = vendor_of(name, {**PLACES, **places})
         for url in (vendor.issuer,) if vendor.issuer else (vendor.authorize, vendor.token, vendor.user):
-            assert checked_url(url, name).scheme == "https" and "{" not in url
+            assert check_url(url, name).scheme == "https" and "{" not in url
         assert vendor.subject in vendor.names and "email" not in VENDORS["entra"].names
 
 
@@ -79,13 +79,13 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
     fields = dict(parse_qsl(urlsplit(url).query))
     assert url.startswith("https://github.com/login/oauth/authorize?") and fields["scope"] == "read:user"
     assert "nonce" not in fields and fields["code_challenge_method"] == "S256"
-    user = await login.signed_in("good", "state", "verifier")
+    user = await login.finish_sign_in("good", "state", "verifier")
     assert user.claims == {"id": 583231, "login": "octocat", "sub": "583231"}
     assert user.tokens == {"access_token": "gho_x"} == await login.renew_tokens(user.tokens)
     github.user["login"] = "renamed"
     assert await login.confirm_user(user.tokens) == {**user.claims, "login": "renamed"}
     with pytest.raises(OAuthError, match="not accepted"):
-        await login.signed_in("bad", "state", "verifier")
+        await login.finish_sign_in("bad", "state", "verifier")
     github.is_valid = False
     with pytest.raises(OAuthError, match="not accepted"):
         await login.confirm_user(user.tokens)

@@ -162,7 +162,7 @@ async def test_a_connection_that_was_idle_for_long_is_closed(monkeypatch: pytest
 
 
 async def test_only_some_idle_connections_are_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(client_module, "MOST_IDLE", 2)
+    monkeypatch.setattr(client_module, "MAX_IDLE_CONNECTIONS", 2)
     async with script(answering) as server, client(server.url) as http:
         await asyncio.gather(*(post(http) for _ in range(6)))
         await until(lambda: len(http._open) == 2)
@@ -245,7 +245,7 @@ async def test_a_body_that_nobody_reads_makes_the_server_wait():
             for _ in range(50):
                 await asyncio.sleep(0.001)
         assert sent < 60_000_000
-        assert response._unread <= connection_module.MOST_UNREAD + (1 << 20)
+        assert response._unread <= connection_module.MAX_UNREAD_BYTES + (1 << 20)
         total = 0
         async for part in response.parts():
             total += len(part)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.client.links.http_connection import LONGEST_HEAD, LONGEST_LINE, Broken, ResponseFraming
+from defserve.client.links.http_connection import MAX_HEAD_BYTES, MAX_LINE_LENGTH, Broken, ResponseFraming
 from tests.rows import for_each_row
 
 
@@ -121,14 +121,14 @@ def test_many_chunks_are_a_body_as_any_other(size: int, count: int):
     ],
 )
 def test_what_brings_no_body_is_bounded(endless: bytes, again: bytes):
-    times = 2 * LONGEST_HEAD // len(again)
+    times = 2 * MAX_HEAD_BYTES // len(again)
     for data, places in (
         (endless + again * times, []),
-        (endless + again * times, list(range(0, LONGEST_HEAD * 2, 1000))),
+        (endless + again * times, list(range(0, MAX_HEAD_BYTES * 2, 1000))),
     ):
         with pytest.raises(Broken):
             cut(data, places=places)
-    assert LONGEST_LINE < LONGEST_HEAD
+    assert MAX_LINE_LENGTH < MAX_HEAD_BYTES
 
 
 @pytest.mark.parametrize("status", [204, 304])

@@ -198,9 +198,9 @@ async def test_an_inbox_is_read_in_order():
     waiting = asyncio.create_task(anext(inbox))
     await asyncio.sleep(0)
     for number in range(3):
-        inbox.put(number)
+        inbox.put_item(number)
     inbox.end()
-    assert not inbox.put(3)
+    assert not inbox.put_item(3)
     assert [await waiting, *[number async for number in inbox]] == [0, 1, 2]
 
 

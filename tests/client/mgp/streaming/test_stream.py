@@ -249,7 +249,7 @@ async def test_a_slow_reader_pauses_the_server_and_goes_on_when_it_has_read():
 
 
 async def test_what_a_server_sends_all_the_same_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streaming, "MOST_UNREAD", 1_000)
+    monkeypatch.setattr(streaming, "MAX_UNREAD_BYTES", 1_000)
     table = Table()
     async with talking(table) as client, client.stream("t") as stream:
         id = await table.called()

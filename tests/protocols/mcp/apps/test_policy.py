@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from defserve import UsageError
 from defserve.protocols.mcp.app_policy import (
-    MOST_ORIGINS,
-    allowed_features,
+    MAX_ORIGINS,
     content_policy,
     csp_wire,
     is_origin,
+    list_allowed_features,
     permissions_wire,
 )
 from tests.effort import cpu_within
@@ -83,9 +83,9 @@ def test_a_server_cannot_write_directives(csp: dict[str, list[str | None]]):
 
 
 def test_a_policy_is_bounded():
-    assert content_policy({"connectDomains": ["https://a.example"] * 10_000}).count("a.example") == MOST_ORIGINS
+    assert content_policy({"connectDomains": ["https://a.example"] * 10_000}).count("a.example") == MAX_ORIGINS
     with pytest.raises(UsageError, match="more than"):
-        csp_wire({"connect": ["https://a.example"] * (MOST_ORIGINS + 1)}, "app", "a.py:1")
+        csp_wire({"connect": ["https://a.example"] * (MAX_ORIGINS + 1)}, "app", "a.py:1")
 
 
 @pytest.mark.parametrize("csp", [{"connects": ["https://a.com"]}, {"connect": "https://a.com"}, {"connect": None}])
@@ -96,8 +96,8 @@ def test_a_policy_of_another_shape_is_refused(csp: dict[str, object]):
 
 def test_permissions_are_wishes_by_name():
     assert permissions_wire(["camera", "clipboard_write"], "app", "") == {"camera": {}, "clipboardWrite": {}}
-    assert allowed_features({"clipboardWrite": {}, "usb": {}, "camera": {}}) == ["camera", "clipboard-write"]
-    assert allowed_features(["camera"]) == []
+    assert list_allowed_features({"clipboardWrite": {}, "usb": {}, "camera": {}}) == ["camera", "clipboard-write"]
+    assert list_allowed_features(["camera"]) == []
     for wrong in (["usb"], "camera"):
         with pytest.raises(UsageError, match="permissions"):
             permissions_wire(wrong, "app", "")

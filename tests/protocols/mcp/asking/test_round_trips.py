@@ -16,7 +16,7 @@ from defserve.client import Client
 from defserve.client.links.stdio import ProcessLink
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.serve.connection import Connection
-from defserve.serve.lifespans import MemoryTransport, entered_lifespans
+from defserve.serve.lifespans import MemoryTransport, enter_lifespans
 from defserve.stores.store import MemoryStore, StoreChange, StoreUnavailable
 from tests.protocols.mcp.asking import asking_server
 from tests.protocols.mcp.asking.askers import SERVER
@@ -279,12 +279,12 @@ async def test_a_state_expires():
 
 @asynccontextmanager
 async def connected(server: Server, principal: str) -> AsyncIterator[Raw]:
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         transport = MemoryTransport(server.limits.message)
         connection = Connection(server.composition, transport, principal=principal)
         connection.attach(engine)
         server.composition.service.begin(stop := lambda seconds: None)
-        transport.start(asyncio.get_running_loop(), connection.received, connection.close)
+        transport.start(asyncio.get_running_loop(), connection.feed_frames, connection.close)
         yield Raw(transport.peer, STATELESS, OFFER)
         server.composition.service.end(stop)
         connection.close()

@@ -28,7 +28,7 @@ def served(clock: Clock) -> Server:
     """A server whose resources count how often they were read."""
     server = Server("s", "1")
     server.mcp.resources.cache = ResourceCache(clock)
-    server.mcp.subscriptions.forward(server.mcp.resources.cache.forget)
+    server.mcp.subscriptions.forward(server.mcp.resources.cache.drop_contents)
     reads: dict[str, int] = {}
 
     def count(name: str) -> str:
@@ -159,17 +159,17 @@ class Shouting(Extension):
 def test_what_was_begun_before_a_change_is_not_kept():
     kept = ResourceCache(Clock())
     changes = kept.changes
-    kept.forget("x://a")
-    kept.put("x://a", "v", [{"text": "old"}], TTL, changes)
+    kept.drop_contents("x://a")
+    kept.store_contents("x://a", "v", [{"text": "old"}], TTL, changes)
     assert kept.get("x://a", "v") is None
 
 
 def test_what_was_not_read_for_longest_goes_first():
     kept = ResourceCache(Clock(), most=2 * (KEY_BYTES + 6))
     for uri in ("a", "b"):
-        kept.put(uri, "v", [{"text": "12345"}], TTL, kept.changes)
+        kept.store_contents(uri, "v", [{"text": "12345"}], TTL, kept.changes)
     assert kept.get("a", "v") is not None
-    kept.put("c", "v", [{"blob": "12345"}], TTL, kept.changes)
+    kept.store_contents("c", "v", [{"blob": "12345"}], TTL, kept.changes)
     assert [kept.get(uri, "v") is not None for uri in "abc"] == [True, False, True]
-    kept.put("d", "v", [{"text": "x" * 1000}], TTL, kept.changes)
+    kept.store_contents("d", "v", [{"text": "x" * 1000}], TTL, kept.changes)
     assert kept.get("d", "v") is None and kept.get("a", "v") is not None

@@ -81,7 +81,7 @@ async def test_a_change_made_in_a_thread_while_others_are_told_is_not_lost():
         subscriptions = server.mcp.subscriptions
         ((engine, kinds),) = subscriptions._changed.items()
         subscriptions._changed[engine] = SlowSet(kinds, reached, told)
-        thread = threading.Thread(target=subscriptions.changed, args=("prompts",))
+        thread = threading.Thread(target=subscriptions.notify_list_changed, args=("prompts",))
         thread.start()
         assert reached.wait(10)
         heard = await peer.news()

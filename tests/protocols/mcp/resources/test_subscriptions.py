@@ -83,7 +83,7 @@ LONG = "\N{GRINNING FACE}" * 200
 
 
 async def test_the_uris_of_a_session_are_counted_in_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(subscriptions, "MOST_BYTES", 1000)
+    monkeypatch.setattr(subscriptions, "MAX_URI_BYTES", 1000)
     async with raw(news(), HANDSHAKE[0]) as peer:
         assert "result" in await peer.ask("resources/subscribe", {"uri": f"x://t/{LONG}"})
         refused = await peer.ask("resources/subscribe", {"uri": f"x://t/a{LONG}"})
@@ -91,7 +91,7 @@ async def test_the_uris_of_a_session_are_counted_in_bytes(monkeypatch: pytest.Mo
 
 
 async def test_the_uris_of_a_listener_are_counted_in_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(subscriptions, "MOST_BYTES", 1000)
+    monkeypatch.setattr(subscriptions, "MAX_URI_BYTES", 1000)
     async with raw(news(), STATELESS) as peer:
         wanted = {"resourceSubscriptions": [f"x://t/{LONG}", f"x://t/a{LONG}"]}
         refused = await peer.ask("subscriptions/listen", {"notifications": wanted})
@@ -165,14 +165,14 @@ async def test_a_cancelled_listener_hears_nothing_more_not_even_a_reply():
 
 async def test_draining_ends_listening_gracefully_with_a_result():
     from defserve.serve.connection import Connection
-    from defserve.serve.lifespans import MemoryTransport, drain_connection, entered_lifespans
+    from defserve.serve.lifespans import MemoryTransport, drain_connection, enter_lifespans
 
     server = news()
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         transport = MemoryTransport(1 << 20)
         connection = Connection(server.composition, transport)
         connection.attach(engine)
-        transport.start(asyncio.get_running_loop(), connection.received, connection.close)
+        transport.start(asyncio.get_running_loop(), connection.feed_frames, connection.close)
         peer = Raw(transport.peer, STATELESS, {})
         id = await peer.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         await turns()

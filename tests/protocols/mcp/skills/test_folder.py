@@ -139,6 +139,6 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
 
 def test_all_folders_together_have_a_bound(folder: Path) -> None:
     room, found = Room(files=3, size=100), read_folder(folder)
-    room.take(found)
+    room.reserve_folder(found)
     with pytest.raises(UsageError, match="too large together"):
-        room.take(found)
+        room.reserve_folder(found)

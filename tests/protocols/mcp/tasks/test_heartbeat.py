@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from defserve.errors import Refused
-from defserve.protocols.mcp.tasks.records import MOST_DEAD, Heartbeat
+from defserve.protocols.mcp.tasks.records import MAX_DEAD_RUNNERS, Heartbeat
 from defserve.stores.store import LEASES, MemoryStore, StoreChange, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -72,8 +72,8 @@ async def test_a_lease_that_cannot_be_had_is_told():
 
 async def test_a_dead_process_is_waited_for_once_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch):
     beat = Heartbeat(MemoryStore(), 0.001)
-    assert all(await asyncio.gather(*(beat.is_dead(f"{number}") for number in range(MOST_DEAD + 10))))
-    assert len(beat._dead) <= MOST_DEAD  # pyright: ignore
+    assert all(await asyncio.gather(*(beat.is_dead(f"{number}") for number in range(MAX_DEAD_RUNNERS + 10))))
+    assert len(beat._dead) <= MAX_DEAD_RUNNERS  # pyright: ignore
     assert await beat.is_dead("gone")
 
     async def sleep(seconds: float) -> None:

@@ -351,7 +351,7 @@ async def test_what_was_read_of_a_task_before_it_was_claimed_does_not_stop_it():
         await until(lambda: job.began == ["x"])
         (tasks,) = [extension for extension in server.extensions if extension.name == "tasks"]
         (here,) = tasks._runners.values()  # pyright: ignore
-        here.tell(id, read_before)
+        here.notify_listeners(id, read_before)
         await turns()
         assert job.undone == []
         job.go_on.set()

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from defserve.errors import LimitExceeded
 from defserve.protocols.mcp.tasks.records import (
-    MOST_RECORD,
+    MAX_RECORD_BYTES,
     TERMINAL,
     Alter,
     StoredTask,
@@ -48,9 +48,9 @@ class Clock:
 def test_a_record_is_read_as_it_was_written(values: dict[str, Any], message: str, owner: str | None):
     made = record(owner=owner, message=message, effects=values, arguments=values)
     made.answers = {key: ("digest", value) for key, value in values.items()}
-    read = TaskRecord.read(made.encoded())
+    read = TaskRecord.from_bytes(made.to_bytes())
     assert read.answers.keys() == made.answers.keys()
-    assert read.encoded() == made.encoded()
+    assert read.to_bytes() == made.to_bytes()
 
 
 async def test_changes_made_at_once_are_all_kept(address: str):
@@ -90,7 +90,7 @@ async def test_a_creation_that_the_store_repeated_is_one():
 
 async def test_a_record_may_shrink_but_not_grow_past_its_bound():
     storage = TaskStorage(MemoryStore(), clock=Clock())
-    made = record(effects={"old": "x" * MOST_RECORD})
+    made = record(effects={"old": "x" * MAX_RECORD_BYTES})
     await storage.create(made)
 
     def grow(found: TaskRecord) -> bool:
@@ -153,7 +153,7 @@ class Lives(RuleBasedStateMachine):
         assert task is not None
         assert task.record.revision >= self.revision and len(task.record.message) <= 1024
         self.revision = task.record.revision
-        said = task.detailed()
+        said = task.to_detailed_task()
         assert ("inputRequests" in said) == (said["status"] == "input_required")
         assert ("result" in said) == (said["status"] == "completed")
         if self.over is not None:

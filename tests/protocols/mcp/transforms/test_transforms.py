@@ -183,7 +183,7 @@ async def test_a_mount_of_a_mount_keeps_what_is_fixed() -> None:
         assert await client.call("search", query="t") == "t in project, 10"
         tool = middle.mcp.tools.registry.get("search")
         assert tool is not None
-        again = tool.renamed("other")
+        again = tool.copy_as("other")
         with pytest.raises(Exception, match="unknown argument"):
             again.function.arguments.validate({"query": "t", "folder": "all"})
         assert again.function.arguments.validate({"query": "t"}) == {"query": "t", "folder": "project"}

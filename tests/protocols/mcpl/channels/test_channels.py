@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 
 from defserve import Server, ToolError, UsageError
-from defserve.protocols.mcpl.channels.messages import MOST_CHANNELS, Author, Channel, Message
+from defserve.protocols.mcpl.channels.messages import MAX_CHANNELS, Author, Channel, Message
 from defserve.protocols.mcpl.vocabulary import UnknownFeatureSet
 from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
@@ -254,8 +254,8 @@ async def test_channels_are_closed_when_their_set_is_taken_back_and_the_type_is_
 
 
 async def test_a_session_has_only_so_many_channels_open(discord: Discord, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.channels.section.MOST_CHANNELS", 2)
-    assert MOST_CHANNELS == 1_000
+    monkeypatch.setattr("defserve.protocols.mcpl.channels.section.MAX_CHANNELS", 2)
+    assert MAX_CHANNELS == 1_000
     async with hosting(discord.server) as host:
         await opened(host, "#1")
         await opened(host, "#2")
@@ -447,7 +447,7 @@ async def test_shared_channels_work_without_a_session(discord: Discord):
         assert (error["code"], error["data"]["error_type"]) == (-32603, "feature_set_disabled")
         assert host.asked == []
     async with hosting(watcher.server, STATELESS) as host:
-        await host.tell("channels/outgoing/complete", host.dressed(complete("ui")))
+        await host.tell("channels/outgoing/complete", host.with_meta(complete("ui")))
         await turns()
         assert [seen[0] for seen in watcher.seen] == ["ui"]
 

@@ -119,7 +119,7 @@ async def test_a_host_of_0_5_is_told_after_its_receipt(discord: Discord):
         await host.grant("channels.register")
         assert host.asked == []  # the set needs more than that
         await host.grant()
-        assert host.asked_for("channels/register") == [{"channels": [NEWS]}]
+        assert host.list_requested_uris("channels/register") == [{"channels": [NEWS]}]
         assert host.frames == ["reply", "reply", "channels/register"]
 
 
@@ -180,7 +180,7 @@ async def test_a_grant_that_comes_later_registers_then(discord: Discord):
         for _ in range(2):  # a host that takes it back has forgotten
             await host.grant("tools")
             await host.grant()
-        assert host.asked_for("channels/register") == [{"channels": [NEWS]}] * 2
+        assert host.list_requested_uris("channels/register") == [{"channels": [NEWS]}] * 2
 
 
 @pytest.mark.req("MCPL-14.3c")
@@ -248,7 +248,7 @@ async def test_channels_are_listed_both_ways(discord: Discord, road: str):
             Channel("ui", "Window", "outbound", type="host"),
             Channel("bare"),
         ]
-        assert host.asked_for("channels/list") == [{}]
+        assert host.list_requested_uris("channels/list") == [{}]
         assert text_of(await host.call("asks")) == "ui host outbound, bare None bidirectional"
 
 
@@ -269,8 +269,8 @@ class Mirror:
         self.host, self.believed, self._heard, self._asked = host, dict[str, Json](), 0, 0
 
     def catch_up(self) -> None:
-        registered = self.host.asked_for("channels/register")
-        changes = self.host.heard_of("channels/changed") + self.host.asked_for("channels/changed")
+        registered = self.host.list_requested_uris("channels/register")
+        changes = self.host.heard_of("channels/changed") + self.host.list_requested_uris("channels/changed")
         for params in registered[self._asked :]:
             self.believed |= {one["id"]: one for one in params["channels"]}
         for change in changes[self._heard :]:

@@ -87,7 +87,7 @@ async def test_a_batch_comes_in_and_each_message_is_answered_for(discord: Discor
     async with hosting(discord.server, road=road, answers={"channels/incoming": {"results": results}}) as host:
         await opened(host)
         receipts = await discord.chat.incoming(TWO)
-        assert host.asked_for("channels/incoming") == [TWO_WIRE]
+        assert host.list_requested_uris("channels/incoming") == [TWO_WIRE]
         for message in TWO_WIRE["messages"]:
             check(MESSAGE, message)
         session = session_of(discord.server)
@@ -112,7 +112,7 @@ async def test_a_message_needs_no_more_than_its_words(discord: Discord):
     async with hosting(discord.server, answers={"channels/incoming": {}}) as host:
         await opened(host)
         await discord.chat.incoming(Message("discord:#general", "hi", "u1"))
-        (params,) = host.asked_for("channels/incoming")
+        (params,) = host.list_requested_uris("channels/incoming")
         check(MESSAGE, params["messages"][0])
         assert params["messages"][0]["author"] == {"id": "u1", "name": "u1"}
         assert "threadId" not in params["messages"][0]
@@ -123,7 +123,9 @@ async def test_many_messages_travel_in_batches_in_order(discord: Discord):
         await opened(host)
         messages = [Message("discord:#general", str(number), "u1", id=str(number)) for number in range(250)]
         receipts = await discord.chat.incoming(messages)
-        batches = [[m["messageId"] for m in params["messages"]] for params in host.asked_for("channels/incoming")]
+        batches = [
+            [m["messageId"] for m in params["messages"]] for params in host.list_requested_uris("channels/incoming")
+        ]
         assert [len(batch) for batch in batches] == [100, 100, 50]
         assert [id for batch in batches for id in batch] == [receipt.message_id for receipt in receipts]
 
@@ -154,7 +156,7 @@ async def test_a_handler_speaks_to_the_session_at_hand(discord: Discord):
             await one.ask("channels/open", {"type": "x", "address": {}})
         reply = await host.ask("channels/publish", {"channelId": "x:1", "content": "hello"})
         assert reply["result"] == {"delivered": True, "messageId": "True"}
-        (params,) = host.asked_for("channels/incoming")
+        (params,) = host.list_requested_uris("channels/incoming")
         assert params["messages"][0]["content"] == [{"type": "text", "text": "echo of hello"}]
         assert other.asked == []
 
@@ -176,7 +178,7 @@ async def test_over_http_a_handler_s_messages_travel_on_the_stream_of_its_reques
             await host.ask("channels/open", {"type": "x", "address": {}})
             reply = await host.ask("channels/publish", {"channelId": "x:1", "content": "hello"})
             assert reply["result"] == {"delivered": True}
-            (params,) = host.asked_for("channels/incoming")
+            (params,) = host.list_requested_uris("channels/incoming")
             assert params["messages"][0]["content"] == [{"type": "text", "text": "echo of hello"}]
         await link.aclose()
 
@@ -225,8 +227,10 @@ async def test_two_principals_never_see_each_other_s_channels(road: str):
         messages = [Message(f"discord:#{name}", "hi", "u1", id=name) for name in ("alice", "bob", "alice")]
         receipts = await discord.chat.incoming(messages)
         assert [receipt.message_id for receipt in receipts] == ["alice", "bob", "alice"]
-        assert [m["channelId"] for m in alice.asked_for("channels/incoming")[0]["messages"]] == ["discord:#alice"] * 2
-        assert [m["channelId"] for m in bob.asked_for("channels/incoming")[0]["messages"]] == ["discord:#bob"]
+        assert [m["channelId"] for m in alice.list_requested_uris("channels/incoming")[0]["messages"]] == [
+            "discord:#alice"
+        ] * 2
+        assert [m["channelId"] for m in bob.list_requested_uris("channels/incoming")[0]["messages"]] == ["discord:#bob"]
         assert (alice.heard, bob.heard) == ([], [])
 
 
@@ -268,7 +272,7 @@ async def test_where_several_hosts_have_a_channel_the_author_says_whom(discord: 
         bob.answers["channels/incoming"] = {}
         await alice.ask("channels/close", {"channelId": SHARED.id})
         assert len(await discord.chat.incoming(message)) == 1
-        assert [len(one.asked_for("channels/incoming")) for one in (alice, bob)] == [2, 3]
+        assert [len(one.list_requested_uris("channels/incoming")) for one in (alice, bob)] == [2, 3]
 
 
 # -- without a road back ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Context, Depends, Image, Server, Text, ToolError, UsageError
 from defserve.protocols.mcpl.channels.messages import Channel, Message
-from defserve.protocols.mcpl.channels.section import MOST_WAITING
+from defserve.protocols.mcpl.channels.section import MAX_WAITING
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled
 from tests.protocols.mcpl.channels.connectors import (
     GENERAL,
@@ -162,15 +162,15 @@ async def test_a_host_cannot_pile_up_notifications_without_end(discord: Discord,
         count.append(text)
 
     async with hosting(server, answers={"channels/register": {}}) as host:
-        for number in range(MOST_WAITING + 5):
+        for number in range(MAX_WAITING + 5):
             await host.send(
                 {"jsonrpc": "2.0", "method": "channels/publish", "params": {"channelId": "x:1", "content": str(number)}}
             )
         await host.ask("ping")
         await until(lambda: caplog.text.count("too many wait") == 5)
         gate.set()
-        await until(lambda: len(count) == MOST_WAITING)
-    assert count == [str(number) for number in range(MOST_WAITING)]
+        await until(lambda: len(count) == MAX_WAITING)
+    assert count == [str(number) for number in range(MAX_WAITING)]
 
 
 # -- observing -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Server, ToolError
 from defserve.live import Channel, ChannelHistory, Message
-from defserve.protocols.mcpl.channels.messages import MOST_HISTORY
+from defserve.protocols.mcpl.channels.messages import MAX_HISTORY_MESSAGES
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, Json, hosting
 from tests.raw import turns, until
 from tests.rows import for_each_row
@@ -25,12 +25,12 @@ class Rooms:
     def __init__(self) -> None:
         self.server = Server("rooms", "1")
         self.chat = chat = self.server.channels("chat", feature_set=self.server.feature_set("chat.rooms", "Chat"))
-        self.happened: list[Any] = []
+        self.handle_event: list[Any] = []
         self.messages: Sequence[Any] = [
             Message("chat:lobby", f"m{n}", "u1", id=f"m{n}", timestamp=WHEN) for n in range(5)
         ]
         self.is_broken = self.truncated = False
-        happened = self.happened
+        happened = self.handle_event
         chat.add(Channel("chat:lobby", "Lobby", address={"room": "lobby"}))
 
         @chat.open
@@ -86,7 +86,7 @@ async def test_the_id_wins_over_type_and_address(mcpl: Any):
         await granted(host)
         for more in ({}, {"type": "chat"}, {"type": "chat", "address": TEA}, {"type": "nonsense"}):
             assert (await open(host, channelId="chat:lobby", **more))["result"]["channel"]["id"] == "chat:lobby"
-        assert rooms.happened == []
+        assert rooms.handle_event == []
         assert (await open(host, channelId="chat:unknown"))["error"]["code"] == -32023
         assert (await open(host, type="chat"))["error"]["code"] == -32024
 
@@ -101,7 +101,7 @@ async def test_an_id_of_an_earlier_session_is_opened_by_its_address(mcpl: Any):
         # An address that leads elsewhere is not what the host wants.
         reply = await open(host, channelId="chat:coffee", type="chat", address={"room": "beer"})
         assert reply["error"]["code"] == -32023
-        assert rooms.happened == ["open tea", "open beer", "close chat:beer"]
+        assert rooms.handle_event == ["open tea", "open beer", "close chat:beer"]
 
 
 @BOTH
@@ -111,7 +111,7 @@ async def test_opening_may_be_repeated(mcpl: Any):
         await granted(host)
         replies = await asyncio.gather(*[open(host, type="chat", address=TEA) for _ in range(3)])
         assert {reply["result"]["channel"]["id"] for reply in replies} == {"chat:tea"}
-        assert rooms.happened == ["open tea"]
+        assert rooms.handle_event == ["open tea"]
 
 
 # -- history ---------------------------------------------------------------------------------------------
@@ -137,10 +137,10 @@ async def test_a_channel_is_opened_with_its_history(mcpl: Any, wanted: Json, ids
         result = (await open(host, channelId="chat:lobby", history=wanted))["result"]
         assert [one["messageId"] for one in result["history"]] == ids
         assert result.get("historyTruncated") is truncated
-        (asked,) = rooms.happened
-        assert asked[1] <= MOST_HISTORY and asked[2] in (None, "m9")
+        (asked,) = rooms.handle_event
+        assert asked[1] <= MAX_HISTORY_MESSAGES and asked[2] in (None, "m9")
         assert result["channel"]["capabilities"]["history"] == {
-            "maxMessages": MOST_HISTORY,
+            "maxMessages": MAX_HISTORY_MESSAGES,
             "supportsBeforeMessage": True,
             "supportsSinceLastSeen": False,
         }
@@ -182,7 +182,7 @@ async def test_without_its_history_nothing_is_opened(wrong: str):
         assert "archive" in reply["error"]["message"] or wrong != "error"
         listed = (await host.ask("channels/list"))["result"]["channels"]
         assert [one["id"] for one in listed] == ["chat:lobby"]
-        assert rooms.happened[-1] == "close chat:tea"
+        assert rooms.handle_event[-1] == "close chat:tea"
 
 
 # -- reacting --------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ async def test_a_message_is_acknowledged(mcpl: Any, params: Json, result: Json):
         await granted(host)
         asked = {"channelId": "chat:lobby", "messageId": "m1", **params}
         assert (await host.ask("channels/acknowledge", asked))["result"] == result
-        assert rooms.happened == [("m1", params["intent"], params.get("value"))]
+        assert rooms.handle_event == [("m1", params["intent"], params.get("value"))]
         assert (await host.ask("channels/acknowledge", asked | {"channelId": "chat:x"}))["error"]["code"] == -32023
         assert (await host.ask("channels/acknowledge", asked | {"intent": 5}))["error"]["code"] == -32602
 
@@ -220,9 +220,9 @@ async def test_typing_is_shown(mcpl: Any, method: str):
         await host.tell(method, {"channelId": "chat:lobby", "op": "stop"})
         await host.tell(method, {"channelId": "chat:lobby", "op": "dance"})
         await host.tell(method, {"channelId": "chat:unknown"})
-        await until(lambda: len(rooms.happened) == 2)
+        await until(lambda: len(rooms.handle_event) == 2)
         await turns()
-        assert rooms.happened == [("chat:lobby", True, {"topic": "tea"}), ("chat:lobby", False, {})]
+        assert rooms.handle_event == [("chat:lobby", True, {"topic": "tea"}), ("chat:lobby", False, {})]
 
 
 async def test_uses_follow_from_the_verbs():

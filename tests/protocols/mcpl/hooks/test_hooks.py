@@ -274,9 +274,9 @@ async def test_a_hook_may_push_but_not_infer():
 
     async with hosting(server, answers={"inference/request": {"content": "short"}}) as host, hosting(server) as other:
         assert texts(await before(host)) == ["accepted: True"]
-        assert len(host.asked_for("push/event")) == 1 and other.asked == []
+        assert len(host.list_requested_uris("push/event")) == 1 and other.asked == []
         assert await begun[0] == "short"
-        assert len(raised) == 1 and len(host.asked_for("inference/request")) == 1
+        assert len(raised) == 1 and len(host.list_requested_uris("inference/request")) == 1
 
 
 async def test_hooks_are_injected_like_tools():
@@ -417,11 +417,11 @@ async def test_a_turn_is_answered_exactly_when_it_has_an_id(version: str):
     async with hosting(server, version) as host:
         assert await after(host) == {"featureSet": "compliance", "modifiedResponse": "The API key is ***"}
         await turns()
-        await host.tell("context/afterInference", host.dressed(AFTER))
+        await host.tell("context/afterInference", host.with_meta(AFTER))
         await turns()
         assert seen == ["The API key is ***"] * 2
         assert (host.asked, host.heard) == ([], [])
-        await host.tell("context/afterInference", host.dressed({"assistantMessage": "no turn"}))
+        await host.tell("context/afterInference", host.with_meta({"assistantMessage": "no turn"}))
         assert len(seen) == 2
 
 
@@ -445,7 +445,7 @@ async def test_a_blocking_hook_that_fails_leaves_the_decision_to_the_host(
     async with hosting(server, version) as host:
         slow = (await host.ask("context/afterInference", AFTER))["error"]
         broken = (await host.ask("context/afterInference", {**AFTER, "turnIndex": 0}))["error"]
-        await host.tell("context/afterInference", host.dressed({**AFTER, "turnIndex": 0}))
+        await host.tell("context/afterInference", host.with_meta({**AFTER, "turnIndex": 0}))
         await turns()
     assert slow["code"] == broken["code"] == -32603
     assert slow["message"] == "timed out after 0.2 s" and broken["message"].startswith("internal error (id ")

@@ -64,7 +64,7 @@ def consolidation(server: Server) -> Any:
 
 
 def asked(host: Host) -> list[Json]:
-    found = host.asked_for("inference/request")
+    found = host.list_requested_uris("inference/request")
     for params in found:
         REQUEST.validate(params)
     return found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.manifest import NoDigest, changed_domains, revision
+from defserve.protocols.mcpl.manifest import NoDigest, find_changed_domains, revision
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
@@ -73,7 +73,7 @@ def test_order_and_repetition_do_not_count(chance: random.Random):
     tag = other["featureSets"]["memory.retrieval"]["tagOntology"]["tags"]["acme:alert"]
     tag["implies"] = [*reversed(tag["implies"]), "acme:a"]
     assert revision(other) == revision(MANIFEST)
-    assert changed_domains(MANIFEST, other) == []
+    assert find_changed_domains(MANIFEST, other) == []
 
 
 SAME: list[tuple[str, Any]] = [
@@ -107,14 +107,14 @@ def test_what_does_not_count(path: str, value: Any):
 def test_what_counts_and_where(path: str, value: Any, domains: list[str]):
     other = changed(path, value)
     assert revision(other) != revision(MANIFEST)
-    assert changed_domains(MANIFEST, other) == changed_domains(other, MANIFEST) == domains
+    assert find_changed_domains(MANIFEST, other) == find_changed_domains(other, MANIFEST) == domains
 
 
 def test_wrong_types_are_hashed_as_they_are():
     mixed = [{"featureSets": {"a": {"uses": uses}}} for uses in (["b", "a", 1], ["a", "b", 1], "ab", {"a": 1})]
     arrays = [{"featureSets": [{"name": "a", "uses": uses}]} for uses in (["b", "a"], ["a", "b"])]
     assert len({revision(one) for one in [*mixed, *arrays]}) == 6
-    assert changed_domains(*arrays) == ["featureSets"]
+    assert find_changed_domains(*arrays) == ["featureSets"]
 
 
 @for_each_row(

@@ -89,7 +89,7 @@ def reminders(server: Server) -> Any:
 
 
 def events(host: Host) -> list[Json]:
-    found = host.asked_for("push/event")
+    found = host.list_requested_uris("push/event")
     for params in found:
         EVENT.validate(params)
     return found
@@ -287,7 +287,7 @@ async def test_another_session_gets_the_same_event(server: Server, reminders: An
 
 
 async def test_only_so_many_ids_are_remembered(server: Server, reminders: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.protocols.mcpl.push.MOST_BYTES", 3_000)
+    monkeypatch.setattr("defserve.protocols.mcpl.push.MAX_RECEIPT_CACHE_BYTES", 3_000)
     async with hosting(server) as host:
         for number in range(20):
             await reminders.push("tick", id=f"evt_{number}")

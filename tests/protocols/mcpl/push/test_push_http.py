@@ -257,7 +257,7 @@ async def test_a_stranger_reads_nobody_s_events_but_those_for_everyone(address: 
     assert letters.inbox is not None
     with pytest.raises(NoBackChannel):
         await letters.push("named by its address", to=f"anonymous:{address}")
-    letters.inbox.keep({"text": "of an earlier version"}, f"anonymous:{address}")
+    letters.inbox.store_event({"text": "of an earlier version"}, f"anonymous:{address}")
     async with client(server, address) as one, client(server, address) as other:
         said = (await post(one, None, "tools/call", name="arrive", arguments={})).text
         assert "not kept" in said

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server, UsageError
-from defserve.protocols.mcpl.content import CHAT, LONGEST_TAG, MOST_TAGS, add_implied_tags, check_tags, read_tags
+from defserve.protocols.mcpl.content import CHAT, MAX_TAG_LENGTH, MAX_TAGS, add_implied_tags, check_tags, read_tags
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
 from tests.rows import for_each_row
 
@@ -52,8 +52,8 @@ def test_a_closure_is_closed_and_a_set(tags: list[str]):
         ["chat:dm=1"],
         ["mcpl:anything"],
         [5],
-        ["acme:" + "x" * LONGEST_TAG],
-        [f"acme:{n}" for n in range(MOST_TAGS + 1)],
+        ["acme:" + "x" * MAX_TAG_LENGTH],
+        [f"acme:{n}" for n in range(MAX_TAGS + 1)],
     ],
     ids=lambda wrong: str(wrong)[:30],
 )
@@ -80,4 +80,4 @@ async def test_tags_are_sent_to_those_who_know_them():
             if host.is_05:
                 await host.grant()
             await alerts.push("fire", tags=["acme:level=high", "chat:dm"])
-            assert host.asked_for("push/event")[0].get("tags") == tags
+            assert host.list_requested_uris("push/event")[0].get("tags") == tags

@@ -15,7 +15,7 @@ from defserve.auth.principals import Principal
 from defserve.core.messages import Notification, Request
 from defserve.protocols.mcpl.peers import Peer
 from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.scopes import MOST_APPROVALS, Scope, normal
+from defserve.protocols.mcpl.scopes import MAX_APPROVALS, Scope, normal
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
 from tests.rows import for_each_row
@@ -169,7 +169,7 @@ async def test_what_is_on_no_list_is_asked_for():
     async with hosting(editor(), answers={"scope/elevate": enriched}) as host:
         await listed(host)
         assert await edited(host, "/etc/hosts") == "append /etc/hosts {'path': '/etc/hosts', 'inode': 7}"
-        assert host.asked_for("scope/elevate") == [
+        assert host.list_requested_uris("scope/elevate") == [
             {"featureSet": "files.edit", "scope": {"label": "/etc/hosts", "payload": {"path": "/etc/hosts"}}}
         ]
 
@@ -177,7 +177,10 @@ async def test_what_is_on_no_list_is_asked_for():
 async def test_a_scope_may_have_a_payload_of_its_own():
     async with hosting(editor(), answers={"scope/elevate": {"approved": True}}) as host:
         assert text_of(await host.call("post", {"room": "acme"})) == "acme/general {'room': 'acme'}"
-        assert host.asked_for("scope/elevate")[0]["scope"] == {"label": "acme/general", "payload": {"room": "acme"}}
+        assert host.list_requested_uris("scope/elevate")[0]["scope"] == {
+            "label": "acme/general",
+            "payload": {"room": "acme"},
+        }
 
 
 @pytest.mark.req("MCPL-7.5")
@@ -240,7 +243,7 @@ async def test_an_approval_is_for_one_payload():
     async with hosting(editor(), answers={"scope/elevate": {"approved": True}}) as host:
         for room, topic in (("a", "b/c"), ("a/b", "c"), ("a", "b/c")):
             assert text_of(await host.call("post", {"room": room, "topic": topic})).startswith("a/b/c")
-        assert [asked["scope"]["payload"] for asked in host.asked_for("scope/elevate")] == [
+        assert [asked["scope"]["payload"] for asked in host.list_requested_uris("scope/elevate")] == [
             {"room": "a"},
             {"room": "a/b"},
         ]
@@ -253,7 +256,7 @@ async def test_remembered_approvals_are_bounded():
         (session,) = server.composition.sessions
         assert session.terms is not None
         approved = session.terms.states["mcpl"].policy.approved
-        approved.update({("files.edit", f"/{n}", b""): {} for n in range(MOST_APPROVALS)})
+        approved.update({("files.edit", f"/{n}", b""): {} for n in range(MAX_APPROVALS)})
         size = len(approved)
         assert (await edited(host, "/b")).startswith("append")
         assert len(approved) == size
@@ -368,7 +371,10 @@ async def test_arguments_reach_the_scope_as_the_tool_has_them():
         await host.update(scopes={"files.edit": {"whitelist": ["/project"]}})
         assert text_of(await host.call("edit_file")) == "a"
         assert text_of(await host.call("edit_file", {"path": "/etc/hosts"})) == "hosts"
-        assert host.asked_for("scope/elevate")[0]["scope"] == {"label": "/etc", "payload": {"path": "/etc/hosts"}}
+        assert host.list_requested_uris("scope/elevate")[0]["scope"] == {
+            "label": "/etc",
+            "payload": {"path": "/etc/hosts"},
+        }
 
 
 async def test_a_scope_that_gives_no_label_fails_the_call():
@@ -396,7 +402,7 @@ async def test_an_approval_holds_for_the_key_it_was_given_to():
         for key, asked in (("one", 1), ("one", 1), ("two", 2), ("two", 2)):
             session.identity = Principal("alice", credential=key)
             await edited(host, "/elsewhere/a")
-            assert len(host.asked_for("scope/elevate")) == asked
+            assert len(host.list_requested_uris("scope/elevate")) == asked
 
 
 @pytest.mark.parametrize("as_request", [False, True])
@@ -411,6 +417,6 @@ async def test_the_policy_of_a_session_is_changed_with_the_rights_of_who_opened_
         session.outlet = lambda message: None  # the host has not sent these messages
         for sender, enabled in ((weak, True), (strong, False)):
             message = Request(99, "featureSets/update", update, {})
-            session.take(message if as_request else Notification(message.method, update, {}), None, sender)
+            session.feed_message(message if as_request else Notification(message.method, update, {}), None, sender)
             await turns()
-            assert policy.enabled("files.edit") is enabled
+            assert policy.is_enabled("files.edit") is enabled

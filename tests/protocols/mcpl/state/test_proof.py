@@ -395,7 +395,7 @@ async def test_a_shared_state_of_the_first_version_goes_on():
     async with host_as(notes.server, BOB) as bob:
         first = await made(bob, "a")
         trees, key = await notes.states.trees(), await key_of(notes)
-        held = await trees.hold(key, first["checkpoint"])
+        held = await trees.load_checkpoint(key, first["checkpoint"])
         old = await trees.commit(held._replace(verified=False), {"notes": [], "title": "old"})
         assert (await made(bob, "b"))["parent"] == old.checkpoint.id
         await notes.states.update(lambda book: setattr(book, "title", "new"))

@@ -63,7 +63,7 @@ async def test_a_host_that_takes_states_is_told():
         first = await books.update(add("x" * 200), owner=session)
         second = await books.update(add("b"), owner=session)
         assert first is not None and second is not None
-        whole, patch = host.asked_for("state/update")
+        whole, patch = host.list_requested_uris("state/update")
         assert whole == {
             "featureSet": "notes.keep",
             "checkpoint": first.id,
@@ -82,7 +82,7 @@ async def test_inside_a_tool_it_is_the_callers():
         for line in ("b", "a"):
             await host.call("note", {"line": line})
         id = text_of(await host.call("tidy"))
-        assert [one["checkpoint"] for one in host.asked_for("state/update")] == [id]
+        assert [one["checkpoint"] for one in host.list_requested_uris("state/update")] == [id]
         assert text_of(await host.call("tidy")) == "tidy already"
         assert text_of(await host.call("note", {"line": "c"})) == "a b c"
 
@@ -119,7 +119,7 @@ async def test_an_opaque_state_keeps_its_content():
     async with hosting(server, mcpl=TAKES, answers=ACCEPTED) as host:
         await host.grant()
         await books.update(add("secret"), owner=session_of(server))
-        assert set(host.asked_for("state/update")[0]) == {"featureSet", "checkpoint", "parent"}
+        assert set(host.list_requested_uris("state/update")[0]) == {"featureSet", "checkpoint", "parent"}
 
 
 async def test_a_tool_that_holds_the_state_changes_its_own_value():
@@ -163,7 +163,7 @@ async def test_a_host_is_asked_for_the_state_it_keeps():
         await host.grant()
         found = await books.of_host(session_of(server))
         assert (found.checkpoint, found.value) == ("c1", Book(lines=["kept"]))
-        assert host.asked_for("state/get") == [{"featureSet": "notes.keep"}]
+        assert host.list_requested_uris("state/get") == [{"featureSet": "notes.keep"}]
 
 
 @pytest.mark.parametrize(

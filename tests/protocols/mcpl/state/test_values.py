@@ -27,10 +27,10 @@ class Book(BaseModel):
 
 def test_what_is_left_for_the_next_is_given_once():
     values, content = StateValues(Book, "books"), CheckpointContent.of({"lines": {"a": 1}, "title": ""})
-    left = values.read(content)
-    values.give(content, left)
-    first, _ = values.take(content)
-    second, _ = values.take(content)
+    left = values.parse_value(content)
+    values.store_value(content, left)
+    first, _ = values.take_value(content)
+    second, _ = values.take_value(content)
     assert first is left
     assert second is not left
     assert second == left
@@ -40,14 +40,14 @@ def test_a_value_comes_with_the_text_it_would_be_written_as():
     values = StateValues(Book, "books")
     for content in (None, CheckpointContent.of({"title": " x "}), CheckpointContent.of({"lines": {}})):
         for _ in range(2):
-            value, text = values.take(content)
+            value, text = values.take_value(content)
             assert text == values.dump(value)
 
 
 def test_a_content_that_nobody_holds_is_forgotten():
     values = StateValues(Book, "books")
     content = CheckpointContent.of({"title": "x"})
-    values.take(content)
+    values.take_value(content)
     assert len(values._known) == 1
     del content
     assert len(values._known) == 0
@@ -101,4 +101,4 @@ class Noted(BaseModel):
 def test_a_text_that_is_too_long_for_a_pattern_is_refused_unmatched():
     content = CheckpointContent.of({"note": "ab" * 50_000})
     with pytest.raises(ValueError, match="at most"):
-        StateValues(Noted, "notes").read(content)
+        StateValues(Noted, "notes").parse_value(content)

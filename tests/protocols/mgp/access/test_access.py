@@ -160,7 +160,7 @@ def test_a_store_is_read_at_the_start_and_written_before_a_change_takes_effect()
         def load(self) -> Iterable[Entry]:
             return list(kept.values())
 
-        def put(self, entry: Entry) -> None:
+        def store_entry(self, entry: Entry) -> None:
             if entry.agent_id == "full":
                 raise OSError
             kept[entry.agent_id] = entry

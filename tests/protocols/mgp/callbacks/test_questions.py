@@ -44,47 +44,47 @@ def test_every_field_has_the_callback_that_suits_it_and_says_which_it_is():
 
 @for_each_row("said", [True, "confirm", "Confirmed", " YES ", "true", "approve", "approved", "accepted"])
 def test_only_clear_words_confirm(said: Any):
-    assert only(CONFIRMATION).read(said) is True
+    assert only(CONFIRMATION).read_response(said) is True
 
 
 @for_each_row("said", [False, "cancel", "no", "", "confirm?", "yes please", "not confirmed", "1", 1, ["yes"]])
 def test_whatever_else_is_said_does_not_confirm(said: Any):
-    assert only(CONFIRMATION).read(said) is False
+    assert only(CONFIRMATION).read_response(said) is False
 
 
 def test_declining_a_confirmation_is_no_answer_to_it():
     with pytest.raises(Declined):
-        only(CONFIRMATION).read("decline")
+        only(CONFIRMATION).read_response("decline")
 
 
 @for_each_row("field", [TEXT, LABELLED, {"type": "integer"}])
 @for_each_row("said", ["cancel", "Decline"])
 def test_cancel_declines_what_is_not_a_confirmation(field: dict[str, Any], said: str):
     with pytest.raises(Declined, match=r"the user declined: Well\?"):
-        only(field).read(said)
+        only(field).read_response(said)
 
 
 @pytest.mark.parametrize("field", [CONFIRMATION, TEXT, LABELLED])
 def test_null_dismisses_a_question_or_leaves_its_field_blank(field: dict[str, Any]):
     with pytest.raises(Dismissed):
-        only(field).read(None)
-    assert only(field, required=False).read(None) is None
-    assert only(field, required=False).read("") is None
+        only(field).read_response(None)
+    assert only(field, required=False).read_response(None) is None
+    assert only(field, required=False).read_response("") is None
 
 
 def test_an_empty_text_is_a_text_where_one_is_wanted():
-    assert only(TEXT).read("") == ""
+    assert only(TEXT).read_response("") == ""
 
 
 @pytest.mark.parametrize("said", ["Large", "l"])
 def test_a_choice_is_made_by_label_or_by_value(said: str):
     assert only(LABELLED).options == ["Small", "Large"]
-    assert only(LABELLED).read(said) == "l"
+    assert only(LABELLED).read_response(said) == "l"
 
 
 def test_a_choice_is_read_as_the_option_that_was_shown():
     crossed = {"type": "string", "oneOf": [{"const": "a", "title": "b"}, {"const": "b", "title": "a"}]}
-    assert only(crossed).read("b") == "a"
+    assert only(crossed).read_response("b") == "a"
 
 
 def test_labels_that_do_not_tell_choices_apart_are_not_shown():
@@ -93,22 +93,22 @@ def test_labels_that_do_not_tell_choices_apart_are_not_shown():
 
 
 def test_an_option_called_cancel_can_be_chosen():
-    assert only({"type": "string", "enum": ["cancel", "keep"]}).read("cancel") == "cancel"
+    assert only({"type": "string", "enum": ["cancel", "keep"]}).read_response("cancel") == "cancel"
 
 
 @for_each_row("said", ["Huge", "small", 1, True, ["Small"], ""])
 def test_what_was_not_offered_is_not_chosen(said: Any):
     with pytest.raises(ToolError, match="is none of Small, Large"):
-        only(LABELLED).read(said)
+        only(LABELLED).read_response(said)
 
 
 def test_several_choices_come_as_a_list_or_alone():
     several = only({"type": "array", "items": {"anyOf": [{"const": "t", "title": "Tea"}, {"const": "b"}]}})
     assert several.options == ["Tea", "b"]
-    assert several.read(["Tea", "b"]) == ["t", "b"]
-    assert several.read("t") == ["t"]
+    assert several.read_response(["Tea", "b"]) == ["t", "b"]
+    assert several.read_response("t") == ["t"]
     with pytest.raises(ToolError):
-        several.read(["Tea", "coffee"])
+        several.read_response(["Tea", "coffee"])
 
 
 @for_each_row(
@@ -116,9 +116,9 @@ def test_several_choices_come_as_a_list_or_alone():
     [("7", 7), (" 7 ", 7), ("1.5", 1.5), (7, 7), ("NaN", "NaN"), ("true", "true"), ("7 nights", "7 nights")],
 )
 def test_a_number_is_read_from_its_text(said: Any, read: Any):
-    found = only({"type": "number"}).read(said)
+    found = only({"type": "number"}).read_response(said)
     assert (found, type(found)) == (read, type(read))
 
 
 def test_a_text_that_looks_like_a_number_stays_a_text():
-    assert only(TEXT).read("007") == "007"
+    assert only(TEXT).read_response("007") == "007"

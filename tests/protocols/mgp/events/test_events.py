@@ -27,7 +27,7 @@ from defserve.auth.principals import LOCAL
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
 from defserve.protocols.mgp.events import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
 from defserve.serve.connection import Connection
-from defserve.serve.lifespans import entered_lifespans
+from defserve.serve.lifespans import enter_lifespans
 from defserve.serve.stdio import StdioTransport
 from tests.asgi import Peer, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, speaking
@@ -460,10 +460,10 @@ async def test_on_a_pipe_that_nobody_reads_little_waits_and_the_newest_comes_las
     hear, stdio._output = os.pipe()
     mgp = {"version": "0.3.0", "extensions": ["events"]}
     opening = {"protocolVersion": SESSION, "capabilities": {"mgp": mgp}, "clientInfo": {"name": "n", "version": "1"}}
-    async with entered_lifespans(plant.server.composition) as engine:
+    async with enter_lifespans(plant.server.composition) as engine:
         connection = Connection(plant.server.composition, stdio)
         connection.attach(engine)
-        stdio.start(asyncio.get_running_loop(), connection.received, connection.close)
+        stdio.start(asyncio.get_running_loop(), connection.feed_frames, connection.close)
         for id, (method, params) in enumerate(
             [("initialize", opening), ("mgp/events/subscribe", {"channels": ["system.*"]})]
         ):

@@ -129,7 +129,7 @@ async def test_a_policy_that_cannot_be_meant_is_refused(options: Any):
 @pytest.mark.req("MGP-2.3")
 async def test_what_tools_need_is_gathered_and_sorted():
     server, _ = library()
-    assert server.mgp.permissions.required(server.mgp.tools) == [
+    assert server.mgp.permissions.list_required_permissions(server.mgp.tools) == [
         "com.example.lending",
         "memory.write",
         "network.outbound",

@@ -15,7 +15,7 @@ from defserve import Context, Limits
 from defserve.core.extension import OutgoingMessage
 from defserve.serve.connection import Connection
 from defserve.serve.http.exchange import UNREAD, ClientOutbox
-from defserve.serve.lifespans import close_connection, entered_lifespans
+from defserve.serve.lifespans import close_connection, enter_lifespans
 from defserve.serve.stdio import StdioTransport
 from tests.asgi import Exchange, last, text
 from tests.asgi import peer as web_peer
@@ -231,10 +231,10 @@ async def piped(server: Press, version: str) -> AsyncGenerator[tuple[Raw, Connec
     transport = StdioTransport(server.limits.message)
     transport._input, say = os.pipe()
     hear, transport._output = os.pipe()
-    async with entered_lifespans(server.composition) as engine:
+    async with enter_lifespans(server.composition) as engine:
         connection = Connection(server.composition, transport)
         connection.attach(engine)
-        transport.start(asyncio.get_running_loop(), connection.received, connection.close)
+        transport.start(asyncio.get_running_loop(), connection.feed_frames, connection.close)
         peer = Raw(Pipe(hear, say), version, offer(version, "streaming"))
         try:
             await peer.open()
@@ -298,16 +298,16 @@ def outgoing(data: bytes, call: Any = None, *, answers: bool = False, bulk: bool
 
 def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_that_of_its_own():
     box, one, two, three = ClientOutbox(), object(), object(), object()
-    box.keep(outgoing(b"log of one", one))
+    box.add_message(outgoing(b"log of one", one))
     for number in range(2):
-        box.keep(outgoing(b"1.%d" % number, one, bulk=True))
-        box.keep(outgoing(b"2.%d" % number, two, bulk=True))
-    box.keep(outgoing(b"answer to three", three, answers=True))
-    box.keep(outgoing(b"news"))
-    box.keep(outgoing(b"answer to one", one, answers=True))
-    box.keep(outgoing(b"answer to two", two, answers=True))
-    box.keep(outgoing(b"answers to a batch", answers=True))
-    assert [item.message.data for item in box.take()] == [
+        box.add_message(outgoing(b"1.%d" % number, one, bulk=True))
+        box.add_message(outgoing(b"2.%d" % number, two, bulk=True))
+    box.add_message(outgoing(b"answer to three", three, answers=True))
+    box.add_message(outgoing(b"news"))
+    box.add_message(outgoing(b"answer to one", one, answers=True))
+    box.add_message(outgoing(b"answer to two", two, answers=True))
+    box.add_message(outgoing(b"answers to a batch", answers=True))
+    assert [item.message.data for item in box.take_unread()] == [
         *(b"log of one", b"answer to three", b"news", b"1.0", b"2.0", b"1.1"),
         *(b"answer to one", b"2.1", b"answer to two", b"answers to a batch"),
     ]
@@ -316,11 +316,11 @@ def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_t
 def test_in_an_outbox_bulk_is_never_dropped_and_takes_nobody_elses_room():
     box, call = ClientOutbox(), object()
     for number in range(UNREAD + 1):
-        box.keep(outgoing(b"%d" % number, call, bulk=True))
+        box.add_message(outgoing(b"%d" % number, call, bulk=True))
     assert not box.full
     for _ in range(UNREAD + 1):
-        box.keep(outgoing(b"news"))
+        box.add_message(outgoing(b"news"))
     assert box.full
-    kept = [item.message for item in box.take()]
+    kept = [item.message for item in box.take_unread()]
     assert sum(message.bulk for message in kept) == UNREAD + 1
     assert len(kept) == 2 * UNREAD + 1

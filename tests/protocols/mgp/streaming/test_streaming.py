@@ -41,7 +41,7 @@ async def test_every_part_is_sent_as_a_chunk_of_its_request_in_order(version: st
 @eras
 async def test_a_request_is_named_as_it_named_itself(version: str):
     async with raw(press(), version, offer(version, "streaming")) as peer:
-        params = peer.dressed({"name": "words", "_mgp": STREAM})
+        params = peer.with_meta({"name": "words", "_mgp": STREAM})
         await peer.send({"jsonrpc": "2.0", "id": "ä-7", "method": "tools/call", "params": params})
         assert {chunk["request_id"] for chunk in await hear(peer, 3)} == {"ä-7"}
 
@@ -240,12 +240,12 @@ async def test_without_sessions_a_call_is_its_callers_if_that_is_certain(
             return Session(composition, engine, sent.append, is_local=False, **about)
 
         def request(id: Any, method: str, params: Json) -> bytes:
-            return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": peer.dressed(params)}).encode()
+            return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": peer.with_meta(params)}).encode()
 
         running, other = short(caller), short(canceller)
-        running.receive(request(id, "tools/call", {"name": "held", "_mgp": STREAM}))
+        running.feed_bytes(request(id, "tools/call", {"name": "held", "_mgp": STREAM}))
         await turns()
-        other.receive(request(1, "mgp/stream/cancel", {"request_id": id}))
+        other.feed_bytes(request(1, "mgp/stream/cancel", {"request_id": id}))
         assert json.loads(sent[-1].data)["result"]["cancelled"] is is_cancelled
         server.gate.set()
         await turns()

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from defserve import AccessPolicy, Entry, Search, Server, ToolBudget, UsageError
 from defserve.errors import PeerError
-from defserve.protocols.mgp.meta_tools import loaded_text
+from defserve.protocols.mgp.meta_tools import format_loaded_tools
 from defserve.proxying.items import RemoteTool
 from tests.effort import cpu_within
 from tests.hostile_schemas import SCHEMAS
@@ -280,5 +280,5 @@ async def test_the_tools_of_a_view_are_listed_for_its_host_and_found_by_no_searc
 async def test_a_tool_with_any_schema_of_another_server_is_one_short_line(name: str):
     tool = {"name": "far", "description": "x", "security": {"risk_level": "safe"}, "inputSchema": SCHEMAS[name]}
     answer = {"status": "fulfilled", "tools_loaded": [tool], "tools_unavailable": []}
-    assert len(loaded_text(answer).splitlines()) == 2
-    assert cpu_within(0.25, lambda: loaded_text(answer))
+    assert len(format_loaded_tools(answer).splitlines()) == 2
+    assert cpu_within(0.25, lambda: format_loaded_tools(answer))

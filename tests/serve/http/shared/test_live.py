@@ -34,7 +34,7 @@ class Live:
     def __init__(self, server: Server) -> None:
         self.clock = server.feature_set("clock", "Tick", uses=["pushEvents", "inferenceRequest", "tools"])
         self.chat = server.channels("chat", feature_set=self.clock)
-        self.happened: list[str] = []
+        self.handle_event: list[str] = []
         self.ticks: asyncio.Queue[str] = asyncio.Queue()
         server.tool(self.tick)
         server.tool(self.think)
@@ -53,10 +53,10 @@ class Live:
         return Channel(f"chat:{address['room']}", address=address)
 
     async def close(self, channel: Channel) -> None:
-        self.happened.append(f"closed {channel.id}")
+        self.handle_event.append(f"closed {channel.id}")
 
     async def publish(self, channel: Channel, text: str) -> str:
-        self.happened.append(f"{text} in {channel.address}")
+        self.handle_event.append(f"{text} in {channel.address}")
         return "m1"
 
 
@@ -200,7 +200,7 @@ async def test_an_event_that_is_lost_because_hosts_do_not_answer_is_logged(
     pair: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     _, lives = await started(pair, "one", "two")
-    monkeypatch.setattr("defserve.server.shared_features.MOST_TASKS", 0)
+    monkeypatch.setattr("defserve.server.shared_features.MAX_TASKS", 0)
     await lives["two"].clock.push("now", to=everyone)
     await until(lambda: "hosts have not answered 0 others" in caplog.text)
 
@@ -212,16 +212,16 @@ async def test_a_channel_opened_in_one_process_is_used_and_closed_in_another(pai
     said = {"conversationId": "c", "channelId": id, "content": [{"type": "text", "text": "hello"}]}
     published = await client.at("two").ask("channels/publish", said)
     assert published["result"] == {"delivered": True, "messageId": "m1"}
-    assert lives["two"].happened == ["hello in {'room': 7}"]
+    assert lives["two"].handle_event == ["hello in {'room': 7}"]
     # A process that forgets the session closes nothing.
     table = pair["one"].app.streamable.sessions
-    table.forget(table.known(client.session))
+    table.drop_session(table.find_session(client.session))
     listed = await client.at("one").ask("channels/list", {})
     assert [channel["id"] for channel in listed["result"]["channels"]] == [id]
     assert (await client.at("two").ask("channels/close", {"channelId": id}))["result"] == {"closed": True}
     await client.knows("one", lambda session: not any("opened" in name for name in session.known))
     assert "error" in await client.at("one").ask("channels/publish", said)
-    assert [each.happened for each in lives.values()] == [[], ["hello in {'room': 7}", f"closed {id}"]]
+    assert [each.handle_event for each in lives.values()] == [[], ["hello in {'room': 7}", f"closed {id}"]]
 
 
 async def test_a_message_reaches_the_host_of_a_channel_from_any_process(pair: Group):

@@ -93,7 +93,7 @@ def test_every_event_is_given_once_and_in_order(steps: list[str], waits: list[in
             else:
                 number, before = store.append(b"message")
                 if step == "ours":
-                    reader.appended(number, before, cast(Any, Message()))
+                    reader.on_event_appended(number, before, cast(Any, Message()))
                 elif step == "theirs":
                     reader.look(number)
         if ends and not own:

@@ -58,20 +58,20 @@ async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Gro
     failing_once(monkeypatch, group["two"].link, "news_after")
     table = sessions(group["two"])
     assert (await client.at("two").begin_call("who").ended()).status == 503
-    assert table.owned() == []
+    assert table.list_owned() == []
     assert await client.at("two").call("who") == "two"
-    assert table.owned() == [session(group["two"], client)]
+    assert table.list_owned() == [session(group["two"], client)]
 
 
 async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     await client.at("two").call("who")
     session(group["one"], client).conversation.notify("notifications/message", {"data": "early", "level": "info"})
-    await session(group["one"], client).written()
+    await session(group["one"], client).wait_until_written()
     failing_once(monkeypatch, StreamReader, "fetch")
     assert (await client.at("two").listen().ended()).status == 503
     assert session(group["two"], client).reading == {}
-    await session(group["two"], client).written()
+    await session(group["two"], client).wait_until_written()
     stream = client.at("one").listen()
     await stream.until(lambda: bool(stream.messages))
     assert [message["params"]["data"] for message in stream.messages] == ["early"]
@@ -84,7 +84,7 @@ async def test_a_process_that_was_thought_dead_reads_what_nobody_told_it(group: 
     two, one = group["two"].link, session(group["one"], client)
     await two._redis.delete(f"{two._prefix}lease:{two.worker}")
     one.conversation.notify("notifications/message", {"data": "missed", "level": "info"})
-    await one.written()
+    await one.wait_until_written()
     await stream.until(lambda: bool(stream.messages))
     await leave(stream)
 
@@ -141,7 +141,7 @@ async def test_a_result_is_given_although_its_session_cannot_be_kept(group: Grou
     monkeypatch.setattr(one, "record", too_much)
     call = client.at("one").begin_call("wait")
     await call.until(lambda: any(event.id for event in call.events))
-    one.kept_changed()
+    one.mark_dirty()
     group["one"].go.set()
     await call.ended()
     assert text(last(call)) == "one waited"

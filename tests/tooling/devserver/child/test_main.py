@@ -19,7 +19,7 @@ def test_a_file_that_ends_the_program_is_told_in_words_and_its_name_is_reported(
     monkeypatch.setattr(sys, "path", list(sys.path))
     plan = ServePlan(str(file), {"on": "stdio:"}, report=str(tmp_path / "report"))
     try:
-        assert main(plan.written()) == 1
+        assert main(plan.to_json()) == 1
     finally:
         sys.modules.pop("ends_at_once", None)
     err = capsys.readouterr().err

@@ -76,10 +76,10 @@ class PendingQuestion(Coroutine[Any, Any, T]):
 
     __hash__ = object.__hash__
 
-    def _used(self, other: object) -> Any:
+    def _refuse_use(self, other: object) -> Any:
         raise self._forgotten()
 
-    __add__ = __radd__ = __getitem__ = __contains__ = __lt__ = __le__ = __gt__ = __ge__ = _used
+    __add__ = __radd__ = __getitem__ = __contains__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse_use
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 

@@ -77,7 +77,7 @@ class Form:
 
     def schema(self, dialect: Dialect) -> Params:
         """The form as a version of the protocol has it."""
-        properties = {name: _gated(name, field, dialect) for name, field in self.properties.items()}
+        properties = {name: _adapt_to_dialect(name, field, dialect) for name, field in self.properties.items()}
         schema: Params = {"type": "object", "properties": properties}
         if self.required:
             schema["required"] = self.required
@@ -105,10 +105,10 @@ def _flat(schema: Params, owner: str) -> Params:
 
 
 def _field(name: str, field: Params, definitions: Params, owner: str) -> Params:
-    field = _choices(_resolved(field, definitions))
+    field = _choices(_resolve_field(field, definitions))
     kind = field.get("type")
     if kind == "array":
-        items = _choices(_resolved(field.get("items", {}), definitions))
+        items = _choices(_resolve_field(field.get("items", {}), definitions))
         field["items"] = {key: value for key, value in items.items() if key in _ITEMS}
         askable = _is_choice(field["items"]) and items.get("type", "string") == "string"
     else:
@@ -126,17 +126,17 @@ def _field(name: str, field: Params, definitions: Params, owner: str) -> Params:
     return kept
 
 
-def _resolved(field: Params, definitions: Params) -> Params:
+def _resolve_field(field: Params, definitions: Params) -> Params:
     """`$ref` followed, and `T | None` read as an optional T."""
     if "$ref" in field:
         target: Params = definitions[field["$ref"].rpartition("/")[2]]
         # The title is the type's, and would take the place of the field's name on the form.
         target = {key: value for key, value in target.items() if key != "title"}
-        return _resolved({**target, **{key: value for key, value in field.items() if key != "$ref"}}, definitions)
+        return _resolve_field({**target, **{key: value for key, value in field.items() if key != "$ref"}}, definitions)
     real = [option for option in field.get("anyOf", ()) if option.get("type") != "null"]
     if len(real) == 1:
         rest = {key: value for key, value in field.items() if key != "anyOf"}
-        return _resolved({**real[0], **rest}, definitions)
+        return _resolve_field({**real[0], **rest}, definitions)
     return dict(field)
 
 
@@ -157,7 +157,7 @@ def _is_nullable(field: Params) -> bool:
     return any(option.get("type") == "null" for option in field.get("anyOf", ()))
 
 
-def _gated(name: str, field: Params, dialect: Dialect) -> Params:
+def _adapt_to_dialect(name: str, field: Params, dialect: Dialect) -> Params:
     if "elicitation_enums" not in dialect.has:
         if field.get("type") == "array":
             raise NoBackChannel(f"this client cannot be asked for several choices ({name})")

@@ -75,9 +75,9 @@ async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, st
     _require(call, "elicitation")
     form = kind if isinstance(kind, Form) else Form.of(kind)
     if (asker := _asker(call)) is not None:
-        content = await call.asked(asker.form(call, message, form))
+        content = await call.wait_for_answer(asker.form(call, message, form))
     else:
-        content = await _elicited(call, message, form, key, strict)
+        content = await _elicit_content(call, message, form, key, strict)
     try:
         return form.parse(content)
     except ValueError as error:
@@ -94,7 +94,9 @@ async def ask_url(call: Call, message: str, url: str, *, key: str | None = None)
         import secrets
 
         params["elicitationId"] = secrets.token_urlsafe(16)
-    _accepted(await _question(call, "elicitation/create", params, key, _is_form_answer, strict=False), message)
+    _require_acceptance(
+        await _question(call, "elicitation/create", params, key, _is_form_answer, strict=False), message
+    )
 
 
 async def choose(
@@ -131,7 +133,7 @@ async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
 async def sample(call: Call, options: SampleOptions, *, key: str | None = None) -> Sample:
     """Let the client's model write something."""
     dialect = _require(call, "sampling", "tools" if options.tools or options.tool_choice else None)
-    params = sampling_params(options, dialect, _offered(call, "sampling") or {})
+    params = sampling_params(options, dialect, _find_capability(call, "sampling") or {})
     return Sample(await _question(call, "sampling/createMessage", params, key, _is_sample, strict=False))
 
 
@@ -160,7 +162,7 @@ async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
     owner = call.root
     if call is not owner:
-        owner = call if parked_work(call) is not None else owner  # a parked call runs once itself
+        owner = call if find_parked_work(call) is not None else owner  # a parked call runs once itself
     return await owner.local(RoundTrips).once(call, key, effect)
 
 
@@ -180,12 +182,14 @@ def _asker(call: Call) -> Asker | None:
     return next((asker for asker in askers if asker is not None), None)
 
 
-async def _elicited(call: Call, message: str, form: Form, key: str | None, strict: bool) -> Params:
+async def _elicit_content(call: Call, message: str, form: Form, key: str | None, strict: bool) -> Params:
     dialect = dialect_of(call)
     params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
     if "elicitation_url" in dialect.has and not dialect.stateless:
         params = {"mode": "form", **params}
-    return _accepted(await _question(call, "elicitation/create", params, key, _is_form_answer, strict), message)
+    return _require_acceptance(
+        await _question(call, "elicitation/create", params, key, _is_form_answer, strict), message
+    )
 
 
 async def _question(
@@ -196,7 +200,7 @@ async def _question(
         if not acceptable(answer):
             raise PeerError(f"the client's answer to {method} has the wrong shape")
         return answer
-    if call.outer is not None and (work := parked_work(call)) is not None:
+    if call.outer is not None and (work := find_parked_work(call)) is not None:
         return await ask_parked(call, work, method, params, acceptable, key)
     rounds = call.root.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
@@ -230,7 +234,7 @@ def _obstacle(call: Call, capability: str, detail: str | None) -> NoBackChannel 
 
 
 def _missing(call: Call, capability: str, detail: str | None) -> Params | None:
-    settings = _offered(call, capability)
+    settings = _find_capability(call, capability)
     feature = _FEATURES.get((capability, detail))
     if settings is None or (feature is not None and feature not in dialect_of(call).has):
         return {capability: {detail: {}} if detail else {}}
@@ -242,14 +246,14 @@ def _missing(call: Call, capability: str, detail: str | None) -> Params | None:
     return None
 
 
-def _offered(call: Call, capability: str) -> Params | None:
+def _find_capability(call: Call, capability: str) -> Params | None:
     offer = call.terms.offer
     settings: Any = offer.capabilities.get(capability) if offer is not None else None
     return settings if is_object(settings) else None
 
 
 # -- answers ---------------------------------------------------------------------------------------------
-def _accepted(answer: Params, message: str) -> Params:
+def _require_acceptance(answer: Params, message: str) -> Params:
     action = answer["action"]
     if action == "decline":
         raise Declined(f"the user declined: {message}")
@@ -432,12 +436,12 @@ class Parking:
         Raises ParkedWorkLost. A request that is cancelled, or runs out of time, ends its work.
         """
         rounds = call.root.local(RoundTrips)
-        outer = parked_work(call)
+        outer = find_parked_work(call)
         if outer is not None or rounds.parked is None:
             work = ParkedWork(call, outer)
             work.begin(begin(work))
         else:
-            work = self._taken(rounds.parked)
+            work = self._pop_work(rounds.parked)
             work.attach(call, rounds)
         is_parked = False
         try:
@@ -475,7 +479,7 @@ class Parking:
         timer = asyncio.get_running_loop().call_later(self._seconds, self._expire, work.id)
         self._parked[work.id] = work, timer
 
-    def _taken(self, handle: Params) -> ParkedWork:
+    def _pop_work(self, handle: Params) -> ParkedWork:
         work, timer = self._parked.pop(handle["id"], (None, None))
         if timer is not None:
             timer.cancel()
@@ -495,7 +499,7 @@ class AsksParked:
     work: ParkedWork | None = None
 
 
-def parked_work(call: Call) -> ParkedWork | None:
+def find_parked_work(call: Call) -> ParkedWork | None:
     """The work that a question of this call would park; None if it suspends the call, or can be asked in place."""
     if not dialect_of(call).stateless:
         return None
@@ -512,7 +516,7 @@ async def ask_parked(
 ) -> Any:
     """Ask for a call that belongs to parked work. Its time stands still meanwhile."""
     asking = work.ask(method, params, acceptable, key=key)
-    return await (call.paused(asking) if isinstance(call, InnerCall) else asking)
+    return await (call.wait_with_paused_timeout(asking) if isinstance(call, InnerCall) else asking)
 
 
 # -- What other frameworks call the verbs of `Context`, and what to write here. Read only when a name does not exist.

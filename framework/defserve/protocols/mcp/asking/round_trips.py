@@ -65,7 +65,7 @@ class RoundTrips:
 
     # -- a request that brings answers -------------------------------------------------------------------
 
-    async def take(self, call: Call, params: Params) -> None:
+    async def load_answers(self, call: Call, params: Params) -> None:
         """Read `inputResponses` and `requestState`. Raises InvalidParams when either is not what we handed out."""
         given = read_optional_object(params, "inputResponses") or {}
         if params.get("requestState") is None:
@@ -108,7 +108,7 @@ class RoundTrips:
         """The answer of a client that can be waited for. Otherwise the run ends here, and this never returns."""
         if self.wait_for_answer is None:
             return await self.suspend(call, key, digest, request)
-        return await call.asked(self.wait_for_answer(key, digest, request))
+        return await call.wait_for_answer(self.wait_for_answer(key, digest, request))
 
     async def suspend(self, call: Call, key: str, digest: str, request: Params) -> Any:
         """Leave the question in the reply and end this run. Never returns.
@@ -119,16 +119,16 @@ class RoundTrips:
             raise Suspended
         self.open[key] = (digest, request)
         self.answers.pop(key, None)
-        await self.effects.finished()
+        await self.effects.wait_until_idle()
         if call.suspension is None:
-            call.suspend(lambda: self._required(call.root))
+            call.suspend(lambda: self._build_input_required(call.root))
             call.engine.soon(self._unwind)
         return await call.engine.pending()
 
     def park(self, call: Call, handle: Params, questions: dict[str, tuple[str, Params]]) -> None:
         """Leave questions of parked work in the reply. The function ends; the work does not."""
         self.parked, self.open, self.answers = handle, questions, {}
-        call.suspend(lambda: self._required(call.root))
+        call.suspend(lambda: self._build_input_required(call.root))
 
     async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
         """What `effect` gave in this or an earlier round. No effect begins in a run that is about to end."""
@@ -151,13 +151,13 @@ class RoundTrips:
             key: (digest_of(request.get("method"), request.get("params")), request) for key, request in requests.items()
         }
         self.relayed = kept
-        call.suspend(lambda: self._required(call.root))
+        call.suspend(lambda: self._build_input_required(call.root))
         return await call.engine.pending()
 
     def _unwind(self) -> None:
         self._unwinding = True
 
-    def _required(self, call: Call) -> Params:
+    def _build_input_required(self, call: Call) -> Params:
         payload = {
             "answers": self.answers,
             "once": self.effects.done,
@@ -184,7 +184,7 @@ def digest_of(method: Any, params: Any) -> str:
 async def read_answers(call: Call) -> None:
     """Read the answers that a request brings, before its function runs. Done once, even if it reads a resource."""
     if call.peek(RoundTrips) is None and dialect_of(call).stateless:
-        await call.local(RoundTrips).take(call, call.params)
+        await call.local(RoundTrips).load_answers(call, call.params)
 
 
 def _sealer(call: Call) -> Sealer:
@@ -224,7 +224,7 @@ class Effects:
                 await self._run(call, key, effect)
         return self.done[key]
 
-    async def finished(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no effect is running; at once when called from inside one."""
         while self._running and not _INSIDE.get():
             await next(iter(self._running.values())).wait()
@@ -345,7 +345,9 @@ class _Keys(NamedTuple):
         return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(text), "big")
 
     def tag(self, nonce: bytes, binding: bytes, ciphertext: bytes) -> bytes:
-        return hmac.digest(self.authentication, _framed(STATE_PREFIX.encode(), nonce, binding, ciphertext), "sha256")
+        return hmac.digest(
+            self.authentication, _frame_fields(STATE_PREFIX.encode(), nonce, binding, ciphertext), "sha256"
+        )
 
 
 class Sealer:
@@ -413,19 +415,19 @@ def digest_binding(principal: str, method: str, target: str, arguments: Any, bro
     """
     texts = (text.encode("utf-8", "surrogatepass") for text in (principal, method, target))
     values = (arguments, brought) if brought else (arguments,)
-    return hashlib.sha256(_framed(*texts, *(to_json(_sorted(value)) for value in values))).digest()
+    return hashlib.sha256(_frame_fields(*texts, *(to_json(_sort_keys(value)) for value in values))).digest()
 
 
-def _framed(*fields: bytes) -> bytes:
+def _frame_fields(*fields: bytes) -> bytes:
     """Fields behind their lengths, so that no two lists of fields give the same bytes."""
     return b"".join(len(field).to_bytes(8, "big") + field for field in fields)
 
 
-def _sorted(value: Any) -> Any:
+def _sort_keys(value: Any) -> Any:
     if is_object(value):
-        return {name: _sorted(value[name]) for name in sorted(value)}
+        return {name: _sort_keys(value[name]) for name in sorted(value)}
     if is_array(value):
-        return [_sorted(item) for item in value]
+        return [_sort_keys(item) for item in value]
     return value
 
 

@@ -32,7 +32,7 @@ class ServerSecret:
         identity: Callable[[], ServerIdentity] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._secret = _checked(secret, "Server(secret=…)") if secret else None
+        self._secret = _check_secret(secret, "Server(secret=…)") if secret else None
         self._store, self._identity, self._clock = store, identity, clock
         self._sealer: Sealer | None = None
         self._is_ephemeral = False
@@ -57,10 +57,10 @@ class ServerSecret:
             )
         return self._sealer
 
-    def known(self) -> bytes | None:
+    def get_lasting_secret(self) -> bytes | None:
         """The secret that outlives this process; None if none was given."""
         secret = os.environ.get(VARIABLE) if self._secret is None else None
-        return _checked(secret, VARIABLE) if secret else self._secret
+        return _check_secret(secret, VARIABLE) if secret else self._secret
 
     def _make_sealer(self) -> Sealer:
         import secrets
@@ -69,7 +69,7 @@ class ServerSecret:
         from defserve.stores.identity import NOBODY
         from defserve.stores.store import StoreNonces
 
-        known = self.known()
+        known = self.get_lasting_secret()
         self._is_ephemeral = known is None and self.of_group is None
         nonces = StoreNonces(self._store) if self._store is not None else None
         identity = self._identity() if self._identity is not None else NOBODY
@@ -90,7 +90,7 @@ class ServerSecret:
                 await store.close()
 
 
-def _checked(secret: str | bytes, source: str) -> bytes:
+def _check_secret(secret: str | bytes, source: str) -> bytes:
     from defserve.protocols.mcp.asking.round_trips import MIN_SECRET
 
     key = secret.encode() if isinstance(secret, str) else secret

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 from pydantic_core import from_json, to_json
 
-from defserve.auth.authority import LONGEST_ADDRESS, is_stranger, stranger_at
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, is_stranger, stranger_at
 from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Stages, Wrapper
@@ -29,7 +29,7 @@ from defserve.protocols.mcp.errors import read_object, read_text
 from defserve.protocols.mcp.subscriptions import Followed, Tell
 from defserve.protocols.mcp.tasks.records import (
     EXTENSION,
-    MOST_MESSAGE,
+    MAX_MESSAGE_LENGTH,
     NEEDED,
     TERMINAL,
     Status,
@@ -39,8 +39,8 @@ from defserve.protocols.mcp.tasks.records import (
     new_id,
     takes_tasks,
 )
-from defserve.protocols.mcp.tasks.run import TaskRun, TaskRunner, blocks, charged, current_task, fail
-from defserve.protocols.mcp.tool_options import LONGEST_POLL, POLL_SECONDS, TASK, TaskOptions
+from defserve.protocols.mcp.tasks.run import TaskRun, TaskRunner, blocks, charge_outcome, current_task, fail
+from defserve.protocols.mcp.tool_options import MAX_POLL_SECONDS, POLL_SECONDS, TASK, TaskOptions
 from defserve.protocols.mcp.tools import Tool
 from defserve.stores.store import MemoryStore, is_in_memory
 
@@ -111,18 +111,18 @@ class Tasks(Extension):
         most = round(self._limits.task_ttl * 1000)
         ttl, poll = created.get("ttlMs"), created.get("pollIntervalMs")
         ttl = min(ttl, most) if type(ttl) is int else most
-        poll = min(poll, round(LONGEST_POLL * 1000)) if type(poll) is int else round(POLL_SECONDS * 1000)
+        poll = min(poll, round(MAX_POLL_SECONDS * 1000)) if type(poll) is int else round(POLL_SECONDS * 1000)
         return new_record(call, str(call.params.get("name")), self._runner(), ttl, poll)
 
 
 def _begin(call: Call, item: Any, arguments: dict[str, Any]) -> AbstractAsyncContextManager[None] | None:
     """A stage around the function: the last thing before it runs is that its task begins."""
     options: TaskOptions = item.facets[TASK]
-    return None if options.begins_later or current_task(call) is None else _begun(call)
+    return None if options.begins_later or current_task(call) is None else _begin_task(call)
 
 
 @asynccontextmanager
-async def _begun(call: Call) -> AsyncGenerator[None]:
+async def _begin_task(call: Call) -> AsyncGenerator[None]:
     if (task := current_task(call)) is not None:
         await task.begin()
     yield
@@ -170,7 +170,7 @@ class TaskSection:
         except BaseException:
             run.stop()  # nobody has its id
             raise
-        return begun if isinstance(begun, dict) else _replied(begun)
+        return begun if isinstance(begun, dict) else _parse_reply(begun)
 
     def admit(self, call: Call, item: Any) -> None:
         """A stage. Raises NoBackChannel if the client must take tasks to call this tool, and does not."""
@@ -181,19 +181,19 @@ class TaskSection:
     # -- methods -----------------------------------------------------------------------------------------
 
     async def get(self, call: Call, params: Params) -> Params:
-        return {**await self.look(call, await self._found(call, params)), "resultType": "complete"}
+        return {**await self.look(call, await self._find_task(call, params)), "resultType": "complete"}
 
     async def look(self, call: Call, task: StoredTask) -> Params:
         """A task of the caller as it is now."""
         if (elsewhere := self._running_elsewhere(task)) is not None:
             return await elsewhere.look(call, task)
-        return (await self._alive(call, task)).detailed()
+        return (await self._alive(call, task)).to_detailed_task()
 
     def _running_elsewhere(self, task: StoredTask) -> TasksElsewhere | None:
         return self._elsewhere if task.record.elsewhere is not None and not task.record.is_over else None
 
     async def update(self, call: Call, params: Params) -> Params:
-        task = await self._found(call, params)
+        task = await self._find_task(call, params)
         given = read_object(params, "inputResponses")
         if (elsewhere := self._running_elsewhere(task)) is not None:
             await elsewhere.update(call, task, given)
@@ -217,7 +217,7 @@ class TaskSection:
 
     async def cancel(self, call: Call, params: Params) -> Params:
         require_tasks(call)
-        task = _known(await self._own(call, read_text(params, "taskId")))
+        task = _require_task(await self._own(call, read_text(params, "taskId")))
         if (elsewhere := self._running_elsewhere(task)) is not None:
             await elsewhere.cancel(call, task)
             return {}
@@ -240,10 +240,10 @@ class TaskSection:
         task = await self._runner().storage.find(id)
         return task if task is not None and _may_use(call, task.record) else None
 
-    async def _found(self, call: Call, params: Params) -> StoredTask:
+    async def _find_task(self, call: Call, params: Params) -> StoredTask:
         require_tasks(call)
         id = read_text(params, "taskId")
-        return _known(await self.find(call, id))
+        return _require_task(await self.find(call, id))
 
     # -- lost runners ------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class TaskSection:
             runner.claiming.discard(record.id)
 
     async def _fail(self, lost: TaskRecord, runner: TaskRunner) -> StoredTask:
-        return _known(
+        return _require_task(
             await runner.change(lost.id, lambda record: record.runner == lost.runner and fail(record, PROCESS_LOST))
         )
 
@@ -292,7 +292,7 @@ class TaskSection:
             is_claimed = True
             return True
 
-        task = _known(await runner.change(lost.id, claim))
+        task = _require_task(await runner.change(lost.id, claim))
         if is_claimed and not task.record.is_over:
             run = _next_run(call, task.record, runner, blocks=blocks(tool))
             runner.adopt(run, task.record)
@@ -300,7 +300,7 @@ class TaskSection:
         return task
 
 
-def _known(task: StoredTask | None) -> StoredTask:
+def _require_task(task: StoredTask | None) -> StoredTask:
     if task is None:
         raise InvalidParams("Unknown task: there is none of this id, or none any more")
     return task
@@ -324,7 +324,7 @@ def _record(call: Call, params: Params, tool: Tool, runner: TaskRunner) -> TaskR
         record.arguments = params.get("arguments") or {}
         record.brought = {name: value for name, value in params.items() if name not in _KEPT_APART}
         if record.owner is None:
-            record.stranger = identity(call).id.removeprefix(ANONYMOUS_PREFIX)[:LONGEST_ADDRESS]
+            record.stranger = identity(call).id.removeprefix(ANONYMOUS_PREFIX)[:MAX_ADDRESS_LENGTH]
     return record
 
 
@@ -367,7 +367,7 @@ def _may_use(call: Call, record: TaskRecord) -> bool:
     return not is_stranger(caller) and caller.id == record.owner and caller.has_rights(record.rights)
 
 
-def _replied(reply: bytes) -> Params:
+def _parse_reply(reply: bytes) -> Params:
     """The result of a call that ended before its task began. Raises ProtocolError if the reply is an error."""
     if not reply:
         raise asyncio.CancelledError
@@ -413,11 +413,11 @@ class TasksElsewhere:
     ) -> None:
         self._runner, self._servers, self._begin = runner, servers, begin
 
-    async def keep(self, call: Call, created: Params, where: Params) -> Params:
+    async def store_task(self, call: Call, created: Params, where: Params) -> Params:
         """A server has begun a task for a caller: the answer to the caller. Raises LimitExceeded."""
         runner, record = self._runner(), self._begin(call, created)
         record.elsewhere = where
-        await runner.accounts.charge(record, call.principal, len(record.encoded()))
+        await runner.accounts.charge(record, call.principal, len(record.to_bytes()))
         await runner.storage.create(record)
         now = runner.storage.now()
         runner.held = {id: expires for id, expires in runner.held.items() if expires > now} | {
@@ -439,24 +439,24 @@ class TasksElsewhere:
             return {**told, "inputRequests": asked} if told["status"] == "input_required" and is_object(asked) else told
         outcome = _encode_outcome(found)
         if outcome is not None:
-            outcome = await charged(runner, task.record, call.principal, outcome)
+            outcome = await charge_outcome(runner, task.record, call.principal, outcome)
 
         def end(record: TaskRecord) -> bytes | bool:
             record.end(found["status"], _translate_task(record, found).get("statusMessage", ""))
             return True if outcome is None else outcome
 
-        ended = _detailed(await runner.change(task.record.id, end))
+        ended = _describe_task(await runner.change(task.record.id, end))
         runner.held.pop(task.record.id, None)
         self._servers.release_task(where)
         return ended
 
     async def update(self, call: Call, task: StoredTask, given: Params) -> None:
-        await self._tell(call, task, "tasks/update", {"inputResponses": given})
+        await self._forward_request(call, task, "tasks/update", {"inputResponses": given})
 
     async def cancel(self, call: Call, task: StoredTask) -> None:
-        await self._tell(call, task, "tasks/cancel", {})
+        await self._forward_request(call, task, "tasks/cancel", {})
 
-    async def _tell(self, call: Call, task: StoredTask, method: str, params: Params) -> None:
+    async def _forward_request(self, call: Call, task: StoredTask, method: str, params: Params) -> None:
         try:
             await self._servers.ask_task(call, _where(task), method, params)
         except TaskLost:
@@ -466,9 +466,9 @@ class TasksElsewhere:
         """The server of a task cannot be reached from here. The process that began the task may still reach it."""
         runner, record = self._runner(), task.record
         if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
-            return task.detailed()
+            return task.to_detailed_task()
         runner.held.pop(record.id, None)
-        return _detailed(await runner.change(record.id, lambda found: fail(found, SERVER_LOST)))
+        return _describe_task(await runner.change(record.id, lambda found: fail(found, SERVER_LOST)))
 
 
 def _where(task: StoredTask) -> Params:
@@ -478,7 +478,7 @@ def _where(task: StoredTask) -> Params:
 
 def _translate_task(record: TaskRecord, found: Params) -> Params:
     """What a server says of a task, under our id. Its times and texts are taken if they are what they should be."""
-    said = {name: found[name][:MOST_MESSAGE] for name in TEXTS if isinstance(found.get(name), str)}
+    said = {name: found[name][:MAX_MESSAGE_LENGTH] for name in TEXTS if isinstance(found.get(name), str)}
     status = found["status"] if found.get("status") in STATES else "working"
     return {**record.wire(), **said, "status": status}
 
@@ -494,17 +494,17 @@ def _encode_outcome(found: Params) -> bytes | None:
     return to_json({"error": error})
 
 
-def _detailed(task: StoredTask | None) -> Params:
+def _describe_task(task: StoredTask | None) -> Params:
     if task is None:
         raise InvalidParams("Unknown task: there is none of this id, or none any more")
-    return task.detailed()
+    return task.to_detailed_task()
 
 
 # -- Notifications of tasks: `taskIds` in the filter of `subscriptions/listen`.
 
 
 CHANGED: Final = "notifications/tasks"
-SHORTEST_POLL: Final = 0.5
+MIN_POLL_SECONDS: Final = 0.5
 
 
 class TaskListening:
@@ -554,25 +554,25 @@ class TaskFollower:
     def follow(self, task: StoredTask) -> None:
         self.latest[task.record.id] = task
         if not task.record.is_over:
-            self._runner.listen(task.record.id, self.changed)
+            self._runner.listen(task.record.id, self.on_task_changed)
 
-    def changed(self, task: StoredTask) -> None:
+    def on_task_changed(self, task: StoredTask) -> None:
         """What comes from the store may be older than what this process knows already."""
         if task.record.revision > self.latest[task.record.id].record.revision:
             self.latest[task.record.id] = task
             if self._has_begun:
-                self._tell(CHANGED, task.detailed())
+                self._tell(CHANGED, task.to_detailed_task())
 
     def begin(self) -> None:
         self._has_begun = True
         for task in self.latest.values():
-            self._tell(CHANGED, task.detailed())
+            self._tell(CHANGED, task.to_detailed_task())
         for polled in self.polled.values():
             polled.begin()
 
     def end(self) -> None:
         for id in self.latest:
-            self._runner.unlisten(id, self.changed)
+            self._runner.unlisten(id, self.on_task_changed)
         for polled in self.polled.values():
             polled.end()
 
@@ -603,4 +603,4 @@ class PolledTask:
             if found != told:
                 self._tell(CHANGED, found)
             told = found
-            await asyncio.sleep(max(told.get("pollIntervalMs", 0) / 1000, SHORTEST_POLL))
+            await asyncio.sleep(max(told.get("pollIntervalMs", 0) / 1000, MIN_POLL_SECONDS))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 TERMINAL: Final[frozenset[Status]] = frozenset(("completed", "failed", "cancelled"))
-MOST_MESSAGE: Final = 1024
+MAX_MESSAGE_LENGTH: Final = 1024
 NOBODY: Final = ""
 """The runner of a task that waits to be run again."""
 
@@ -77,10 +77,10 @@ class TaskRecord:
     stranger: str = ""
 
     @classmethod
-    def read(cls, data: bytes) -> TaskRecord:
+    def from_bytes(cls, data: bytes) -> TaskRecord:
         return cls(**from_json(data))
 
-    def encoded(self) -> bytes:
+    def to_bytes(self) -> bytes:
         said = asdict(self)
         return to_json({name: value for name, value in said.items() if value or name not in _LATER_FIELDS})
 
@@ -99,7 +99,7 @@ class TaskRecord:
 
     def end(self, status: Status, message: str = "") -> None:
         """It is over. Questions that nobody answered are dropped, and so is what a further run would need."""
-        self.status, self.message = status, message[:MOST_MESSAGE]
+        self.status, self.message = status, message[:MAX_MESSAGE_LENGTH]
         self.questions, self.answers, self.effects, self.arguments = {}, {}, {}, None
         self.brought, self.marks = {}, {}
 
@@ -122,7 +122,7 @@ class StoredTask(NamedTuple):
     record: TaskRecord
     outcome: bytes | None = None
 
-    def detailed(self) -> Params:
+    def to_detailed_task(self) -> Params:
         """The task as `tasks/get` and notifications tell it."""
         said = self.record.wire()
         if self.record.status == "input_required":
@@ -144,9 +144,9 @@ def _iso(milliseconds: int) -> str:
 
 RECORD: Final = "record"
 OUTCOME: Final = "outcome"
-MOST_RECORD: Final = 64 * 1024
+MAX_RECORD_BYTES: Final = 64 * 1024
 """Bytes of questions, answers and effects. The arguments are charged when the task is made."""
-MOST_TRIES: Final = 100
+MAX_TRIES: Final = 100
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{32}")
 
@@ -171,7 +171,7 @@ class TaskStorage:
 
     async def create(self, record: TaskRecord) -> None:
         """Keep a new task. When this returns, every process on the store finds it."""
-        data = record.encoded()
+        data = record.to_bytes()
         change = StoreChange(TASKS.of(record.id), put={RECORD: data}, expect={RECORD: None}, ttl=record.ttl / 1000)
         if await self.store.change(change):
             return
@@ -186,7 +186,7 @@ class TaskStorage:
         found = await self.store.get(TASKS.of(id), [RECORD, OUTCOME])
         if RECORD not in found:
             return None
-        record = TaskRecord.read(found[RECORD])
+        record = TaskRecord.from_bytes(found[RECORD])
         return StoredTask(record, found.get(OUTCOME)) if record.expires > self.now() else None
 
     async def change(self, id: str, alter: Alter) -> StoredTask | None:
@@ -195,18 +195,18 @@ class TaskStorage:
         Raises LimitExceeded if the record would become too large, and what the store raises.
         """
         space = TASKS.of(id)
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             found = await self.store.get(space, [RECORD, OUTCOME])
             if RECORD not in found:
                 return None
-            record = TaskRecord.read(found[RECORD])
+            record = TaskRecord.from_bytes(found[RECORD])
             now, task = self.now(), StoredTask(record, found.get(OUTCOME))
             if record.expires <= now:
                 return None
             if record.is_over or (altered := alter(record)) is False:
                 return task
             record.updated, record.revision = max(now, record.updated), record.revision + 1
-            put = {RECORD: self._checked(record, len(found[RECORD]))}
+            put = {RECORD: self._encode_record(record, len(found[RECORD]))}
             if isinstance(altered, bytes):
                 put[OUTCOME] = altered
             left = (record.expires - now) / 1000
@@ -214,12 +214,12 @@ class TaskStorage:
                 return StoredTask(record, put.get(OUTCOME))
         raise StoreBusy("The task is changed by too many at once", data={"retry_after_ms": 1000})
 
-    def _checked(self, record: TaskRecord, before: int) -> bytes:
-        data = record.encoded()
-        if len(data) > before and record.weight > MOST_RECORD:
+    def _encode_record(self, record: TaskRecord, before: int) -> bytes:
+        data = record.to_bytes()
+        if len(data) > before and record.weight > MAX_RECORD_BYTES:
             raise LimitExceeded(
-                f"the questions, answers and effects of a task take more than {MOST_RECORD} bytes",
-                data={"limit": "task_record", "max": MOST_RECORD},
+                f"the questions, answers and effects of a task take more than {MAX_RECORD_BYTES} bytes",
+                data={"limit": "task_record", "max": MAX_RECORD_BYTES},
             )
         return data
 
@@ -234,7 +234,7 @@ LEDGER: Final = "ledger"
 STRANGERS: Final = "strangers"
 STRANGERS_SHARE: Final = 10
 """All strangers together may keep as much as so many principals."""
-LONGEST_PAUSE: Final = 0.02
+MAX_PAUSE_SECONDS: Final = 0.02
 _NAME: Final = 12
 
 
@@ -255,7 +255,7 @@ class TaskAccounts:
 
     async def _enter(self, record: TaskRecord, account: str, size: int, share: int) -> None:
         storage, space, name = self._storage, TASK_ACCOUNTS.of(account), record.id[:_NAME]
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             before = (await storage.store.get(space, [LEDGER])).get(LEDGER)
             now = storage.now()
             entries: dict[str, list[int]] = from_json(before) if before is not None else {}
@@ -268,7 +268,7 @@ class TaskAccounts:
                 StoreChange(space, put=put, expect={LEDGER: before}, ttl=max(left, 0.001))
             ):
                 return
-            await asyncio.sleep(random.uniform(0, LONGEST_PAUSE))
+            await asyncio.sleep(random.uniform(0, MAX_PAUSE_SECONDS))
         raise StoreBusy("Too many tasks are made at once", data={"retry_after_ms": 1000})
 
     def _refuse_too_much(self, entries: dict[str, list[int]], share: int, now: int) -> None:
@@ -294,7 +294,7 @@ class TaskAccounts:
 
 BEATS: Final = 5
 """How often the lease is renewed in the time it lasts."""
-MOST_DEAD: Final = 1024
+MAX_DEAD_RUNNERS: Final = 1024
 
 _HOLDER: Final = "holder"
 
@@ -337,7 +337,7 @@ class Heartbeat:
         await asyncio.sleep(1.5 * self._seconds / BEATS)
         if await self._store.get(_lease(runner), [_HOLDER]):
             return False
-        if len(self._dead) >= MOST_DEAD:
+        if len(self._dead) >= MAX_DEAD_RUNNERS:
             self._dead.clear()
         self._dead.add(runner)
         return True

@@ -24,7 +24,7 @@ from defserve.limits import Limits
 from defserve.protocols.mcp.asking.round_trips import RoundTrips, marks_of, restore_marks
 from defserve.protocols.mcp.reporting import Reported
 from defserve.protocols.mcp.tasks.records import (
-    MOST_MESSAGE,
+    MAX_MESSAGE_LENGTH,
     NOBODY,
     Alter,
     Heartbeat,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SAY_SECONDS: Final = 0.5
 """The least time between two status messages that are kept."""
 FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
+MAX_PAUSE_SECONDS: Final = 5.0
 SHUT_DOWN: Final = "the server was shut down before the task ended"
 
 MakeRecord = Callable[[], TaskRecord]
@@ -107,7 +107,7 @@ class TaskRun:
         return self.record.retries if self.record is not None else 0
 
     def say(self, message: str) -> None:
-        self._message = message[:MOST_MESSAGE]
+        self._message = message[:MAX_MESSAGE_LENGTH]
         if self.call.engine.on_loop():
             self._tell_soon()
         else:
@@ -151,7 +151,7 @@ class TaskRun:
         rounds.wait_for_answer = self._ask
         if record.arguments is not None:
             rounds.keep_effect = self._keep_effect
-        self.call.local(Reported).also = self._progressed
+        self.call.local(Reported).also = self._on_progress
         left = (record.expires - self._runner.storage.now()) / 1000
         self._deadline = asyncio.get_running_loop().call_later(left, self.stop)
 
@@ -195,23 +195,25 @@ class TaskRun:
             if not self.begun.done():
                 self.begun.set_result(message.data)
         else:
-            self._runner.finish(self, self._finished(self.record, message.data))
+            self._runner.finish(self, self._persist_outcome(self.record, message.data))
 
-    async def _finished(self, record: TaskRecord, reply: bytes) -> None:
+    async def _persist_outcome(self, record: TaskRecord, reply: bytes) -> None:
         """Keep the outcome, however long it takes to reach the store."""
         pause = FIRST_PAUSE
         while not self.is_lost and record.expires > self._runner.storage.now():
             try:
-                await self._keep(record, reply)
+                await self._store_outcome(record, reply)
                 return
             except Exception as error:
                 if not isinstance(error, Refused):
                     log.error("the outcome of a task could not be kept yet", exc_info=error)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    async def _keep(self, record: TaskRecord, reply: bytes) -> None:
-        outcome = b"" if self._is_cut else await charged(self._runner, record, self.call.principal, _outcome_in(reply))
+    async def _store_outcome(self, record: TaskRecord, reply: bytes) -> None:
+        outcome = (
+            b"" if self._is_cut else await charge_outcome(self._runner, record, self.call.principal, _outcome_in(reply))
+        )
 
         def alter(found: TaskRecord) -> bytes | bool:
             if self._is_cut and found.retries > 0:
@@ -236,14 +238,14 @@ class TaskRun:
 
     # -- what the client is told and asked ---------------------------------------------------------------
 
-    def _progressed(self, value: float, total: float | None, message: str | None) -> None:
+    def _on_progress(self, value: float, total: float | None, message: str | None) -> None:
         self.say(message or (f"{value:g} of {total:g}" if total is not None else f"{value:g}"))
 
     def _tell_soon(self) -> None:
         if self.record is not None and (self._telling is None or self._telling.done()) and not self.call.settled:
-            self._telling = asyncio.create_task(self._tell())
+            self._telling = asyncio.create_task(self._store_status_messages())
 
-    async def _tell(self) -> None:
+    async def _store_status_messages(self) -> None:
         while self._told != self._message:
             self._told = message = self._message
 
@@ -308,10 +310,10 @@ class TaskSession(Session):
         super().fail(call, error)
 
 
-async def charged(runner: TaskRunner, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
+async def charge_outcome(runner: TaskRunner, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
     """Charge an outcome to its principal. Returns it, or an outcome that says that there was no room."""
     try:
-        await runner.accounts.charge(record, principal, len(record.encoded()) + len(outcome))
+        await runner.accounts.charge(record, principal, len(record.to_bytes()) + len(outcome))
     except LimitExceeded as error:
         if error.data.get("limit") not in ("tasks", "task_bytes"):
             raise
@@ -393,7 +395,7 @@ class TaskRunner:
         try:
             await self.beat()
             # Its arguments are held for as long as it runs, in memory if not in the record.
-            size = len(record.encoded()) + len(to_json(run.call.params))
+            size = len(record.to_bytes()) + len(to_json(run.call.params))
             await self.accounts.charge(record, run.call.principal, size)
             await self.storage.create(record)
         except BaseException:
@@ -425,10 +427,10 @@ class TaskRunner:
     async def change(self, id: str, alter: Alter) -> StoredTask | None:
         """Change a task and tell those who listen to it here."""
         task = await self.storage.change(id, alter)
-        self.tell(id, task)
+        self.notify_listeners(id, task)
         return task
 
-    def tell(self, id: str, task: StoredTask | None) -> None:
+    def notify_listeners(self, id: str, task: StoredTask | None) -> None:
         """A task was changed in this process."""
         if (run := self.running.get(id)) is not None:
             run.saw(task)
@@ -484,7 +486,7 @@ class TaskRunner:
             with suppress(Refused):
                 found = await asyncio.gather(*(self.storage.find(id) for id in ids))
                 for id, task in zip(ids, found, strict=True):
-                    self.tell(id, task)
+                    self.notify_listeners(id, task)
 
 
 def blocks(tool: Tool) -> bool:

@@ -18,7 +18,7 @@ from defserve.errors import InvalidParams, MethodNotFound, NoBackChannel, PeerEr
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl import peers as claude_channel
 from defserve.protocols.mcpl.channels.messages import (
-    MOST_CHANNELS,
+    MAX_CHANNELS,
     OBSERVED_ONLY,
     OBSERVING_VERBS,
     VERB_USES,
@@ -29,8 +29,8 @@ from defserve.protocols.mcpl.channels.messages import (
     MessageReceipt,
     receipts,
 )
-from defserve.protocols.mcpl.peers import Peer, To, addressed, everyone, find, obstacle, on_its_loop
-from defserve.protocols.mcpl.policies import FeaturePolicy, LiveTerms, agreed, is_stateless
+from defserve.protocols.mcpl.peers import Peer, To, everyone, find, obstacle, on_its_loop, select_peers
+from defserve.protocols.mcpl.policies import FeaturePolicy, LiveTerms, get_live_terms, is_stateless
 from defserve.protocols.mcpl.section import decorator
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, UnknownChannel
 
@@ -151,14 +151,14 @@ class ChannelType(ChannelKind):
         given = [messages] if isinstance(messages, Message) else messages
         await find(self._directory.server, to)
         if to is everyone and (others := self._directory.server.others) is not None:
-            others.publish(INCOMING, [self.type, [message.written() for message in given]])
+            others.publish(INCOMING, [self.type, [message.to_json_value() for message in given]])
         return await MessageDelivery(self._directory, self, given, to).deliver()
 
     async def host_channels(self, *, to: To = None) -> list[Channel]:
         """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
         verb, told = "host_channels", list[Channel]()
         await find(self._directory.server, to)
-        for peer in addressed(
+        for peer in select_peers(
             self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels.register")
         ):
             asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
@@ -179,7 +179,7 @@ def _channels_in(answer: Any) -> list[Channel]:
     try:
         if not is_array(channels):
             raise InvalidParams("channels must be a list")
-        return [Channel.read(one) for one in channels[:MOST_CHANNELS]]
+        return [Channel.from_wire(one) for one in channels[:MAX_CHANNELS]]
     except InvalidParams as error:
         raise PeerError(f"the host's answer to channels/list has the wrong shape: {error.message}", code=0) from None
 
@@ -229,14 +229,14 @@ class SessionChannels:
         self.refused.discard(held.channel.id)
         return wire
 
-    def kept(self) -> Params:
+    def export_state(self) -> Params:
         """All of it as JSON, for another process: a name for each channel."""
         found: Params = {REGISTERED: True} if self.registered else {}
-        found |= {f"{OPENED}{id}": [held.kind.type, held.channel.written()] for id, held in self.opened.items()}
+        found |= {f"{OPENED}{id}": [held.kind.type, held.channel.to_json_value()] for id, held in self.opened.items()}
         found |= {f"{CLOSED}{id}": True for id in self.closed}
         return found | {f"{REFUSED}{id}": True for id in self.refused}
 
-    def opened_at(self, kind: ChannelKind, address: object) -> HeldChannel | None:
+    def find_opened_channel(self, kind: ChannelKind, address: object) -> HeldChannel | None:
         """The channel that this host opened with an address, in the form of the wire."""
         return _at(self.opened.values(), kind, address)
 
@@ -298,7 +298,7 @@ class ChannelDirectory:
             self.shared.add(channel.id, HeldChannel(kind, channel), replace=True)
         self.follow_all()
 
-    def forget(self, feature_set: Feature) -> list[ChannelKind]:
+    def drop_feature_set(self, feature_set: Feature) -> list[ChannelKind]:
         """Drop the types of a set and their shared channels. The caller closes what hosts have opened."""
         gone = [kind for kind in self.types if kind.feature_set is feature_set]
         for id, held in self.shared.items():
@@ -316,36 +316,36 @@ class ChannelDirectory:
 
     # -- looking up --------------------------------------------------------------------------------------
 
-    def held(self, view: SessionChannels | None, id: str, *, even_closed: bool = False) -> HeldChannel | None:
+    def find_channel(self, view: SessionChannels | None, id: str, *, even_closed: bool = False) -> HeldChannel | None:
         """A channel of a host, enabled or not. `even_closed`: also one that the host closed for itself."""
         if view is not None and id in view.opened:
             return view.opened[id]
         return self.shared.get(id) if view is None or even_closed or id not in view.closed else None
 
-    def shared_at(self, kind: ChannelKind, address: object) -> HeldChannel | None:
+    def find_shared_channel(self, kind: ChannelKind, address: object) -> HeldChannel | None:
         """The shared channel with an address, in the form of the wire."""
         return _at(self.shared, kind, address)
 
-    def listed(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
+    def describe_channels(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
         """The descriptors of the channels that a host has and has enabled, by id."""
         closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, HeldChannel]())
         mine = {id: held for id, held in self.shared.items() if id not in closed} | opened
         return {id: held.wire() for id, held in mine.items() if found.allows(held.kind.feature_set)}
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has kept of a session's channels. None is opened or closed by this."""
         names = {prefix: {n.removeprefix(prefix) for n in kept if n.startswith(prefix)} for prefix in KEPT}
         if session.peek(SessionChannels) is None and not any(names.values()) and REGISTERED not in kept:
             return
-        view, live = session.local(SessionChannels), agreed(session.terms)
+        view, live = session.local(SessionChannels), get_live_terms(session.terms)
         view.closed, view.refused = names[CLOSED], names[REFUSED]
         view.opened = {id: held for id, held in view.opened.items() if id in names[OPENED]}
         for id in names[OPENED] - view.opened.keys() - view.closing.keys():
             type, written = kept[f"{OPENED}{id}"]
             if (kind := self.types.get(type)) is not None:
-                view.opened[id] = HeldChannel(kind, kind.remembered(written))
+                view.opened[id] = HeldChannel(kind, kind.decode_channel(written))
         if kept.get(REGISTERED) and not view.registered and live is not None:
-            view.registered, view.told = True, self.listed(view, live.policy)
+            view.registered, view.told = True, self.describe_channels(view, live.policy)
 
     # -- telling -----------------------------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class ChannelDirectory:
 
     def follow(self, session: Session) -> None:
         """Tell a host what has changed for it: everything when it is ready, later the differences."""
-        live = agreed(session.terms)
+        live = get_live_terms(session.terms)
         if live is None or not session.ready or session.closed:
             return
         view = session.local(SessionChannels)
@@ -363,16 +363,18 @@ class ChannelDirectory:
             view.registered, view.told = False, {}
             return
         view.closed.intersection_update(id for id, _ in self.shared.items())
-        before, now = view.told, self.listed(view, live.policy)
+        before, now = view.told, self.describe_channels(view, live.policy)
         if view.registered:
             view.told = now
             _tell_change(session, live, before, now)
         elif any(live.policy.allows(kind.feature_set) for kind in self.types):
             # A host that starts with nothing enabled is told after its first update.
             view.registered, view.told = True, now
-            session.kept_changed()
+            session.mark_dirty()
             if now:
-                session.engine.spawn(_tell(session, live, "channels/register", {"channels": list(now.values())}))
+                session.engine.spawn(
+                    _announce_channels(session, live, "channels/register", {"channels": list(now.values())})
+                )
 
 
 def _at(channels: Iterable[HeldChannel], kind: ChannelKind, address: object) -> HeldChannel | None:
@@ -390,12 +392,12 @@ def _tell_change(session: Session, live: LiveTerms, before: dict[str, Params], n
     change: Params = {"added": added, "removed": removed, "updated": updated}
     session.local(SessionChannels).refused.difference_update(removed)
     if live.vocabulary.verdicts:
-        session.engine.spawn(_tell(session, live, CHANGED, change))
+        session.engine.spawn(_announce_channels(session, live, CHANGED, change))
     else:
         session.notify(CHANGED, change)
 
 
-async def _tell(session: Session, live: LiveTerms, method: str, params: Params) -> None:
+async def _announce_channels(session: Session, live: LiveTerms, method: str, params: Params) -> None:
     """Tell a host of channels by a request, and note which of them it refuses."""
     told: list[Params] = [one for member in ("channels", "added", "updated") for one in params.get(member, ())]
     timeout = session.composition.limits.callback
@@ -464,7 +466,7 @@ class MessageDelivery:
         """The peers that are sent a message, and the readers whose inbox keeps it: a principal, or None for all."""
         inbox, shared = self.kind.feature_set.inbox, message.channel_id in self.directory.shared
         try:
-            found = peers.addressed(
+            found = peers.select_peers(
                 self.directory.server, "incoming", self.to, lambda peer: self._obstacle(message, peer)
             )
         except NoBackChannel:
@@ -478,7 +480,7 @@ class MessageDelivery:
         """A receipt for each message and reader, in the order of the messages. Raises the first obstacle."""
         import asyncio
 
-        placed = [(place, self._keep(place, reader)) for place, reader in self.to_keep.items()]
+        placed = [(place, self._store_in_inbox(place, reader)) for place, reader in self.to_keep.items()]
         work = [self._deliver(for_peer) for for_peer in self.to_send.values()]
         for sent in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(sent, BaseException):
@@ -486,10 +488,10 @@ class MessageDelivery:
             placed += sent
         return [receipt for _, receipt in sorted(placed, key=lambda pair: pair[0])]
 
-    def _keep(self, place: int, reader: str | None) -> MessageReceipt:
+    def _store_in_inbox(self, place: int, reader: str | None) -> MessageReceipt:
         inbox, wire = self.kind.feature_set.inbox, self.wires[place]
         assert inbox is not None
-        inbox.keep({"featureSet": self.kind.feature_set.name, **wire}, reader)
+        inbox.store_event({"featureSet": self.kind.feature_set.name, **wire}, reader)
         return MessageReceipt(wire["messageId"], True, inbox=inbox.uri)
 
     async def _deliver(self, for_peer: PeerMessages) -> list[tuple[int, MessageReceipt]]:
@@ -514,7 +516,9 @@ class MessageDelivery:
                 raise problem
         if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
             limit = peer.session.composition.limits.callback
-            told = wires if peer.live is not None and peer.live.vocabulary.tags else [_untagged(wire) for wire in wires]
+            told = (
+                wires if peer.live is not None and peer.live.vocabulary.tags else [_drop_tags(wire) for wire in wires]
+            )
             answer = await peer.try_request("channels.incoming", INCOMING_METHOD, {"messages": told}, timeout=limit)
             return receipts(wires, answer, peer.session)
         for wire in wires:
@@ -527,7 +531,7 @@ class MessageDelivery:
         if problem is not None and not claude_channel.can_notify_claude(peer, self.kind.feature_set, problem):
             return problem
         view = peer.session.peek(SessionChannels)
-        held = self.directory.held(view, message.channel_id)
+        held = self.directory.find_channel(view, message.channel_id)
         if held is None or held.kind is not self.kind:
             return UnknownChannel(message.channel_id)
         if not isinstance(message.channel, str) and not held.channel.is_same_place(message.channel):
@@ -550,7 +554,7 @@ def _as_event(kind: ChannelKind, wire: Params) -> Params:
     }
 
 
-def _untagged(wire: Params) -> Params:
+def _drop_tags(wire: Params) -> Params:
     return {member: value for member, value in wire.items() if member != "tags"}
 
 

@@ -27,7 +27,7 @@ from defserve.protocols.mcpl.content import (
     read_content,
 )
 from defserve.protocols.mcpl.peers import CURRENT
-from defserve.protocols.mcpl.scopes import listed, normal
+from defserve.protocols.mcpl.scopes import judge_label, normal
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.policies import FeaturePolicy
@@ -38,7 +38,7 @@ Direction = Literal["outbound", "inbound", "bidirectional"]
 DIRECTIONS = ("outbound", "inbound", "bidirectional")
 
 # How many channels one session may open, and a host may list.
-MOST_CHANNELS = 1_000
+MAX_CHANNELS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Channel:
         """
         return self.id == named.id and named.address in (None, self.address)
 
-    def written(self) -> list[Any]:
+    def to_json_value(self) -> list[Any]:
         """The channel as JSON, for another process."""
         address, metadata = to_jsonable_python((self.address, self.metadata), by_alias=True)
         return [self.id, self.label, self.direction, address, metadata, self.type]
@@ -99,7 +99,7 @@ class Channel:
         return described
 
     @classmethod
-    def read(cls, found: Any) -> Channel:
+    def from_wire(cls, found: Any) -> Channel:
         """A host's descriptor. Raises InvalidParams if it has no id; tolerates everything else."""
         if not is_object(found) or not found.get("id"):
             raise InvalidParams("Invalid params: a channel must be an object with an id")
@@ -154,12 +154,12 @@ class Message:
         _need_text("Message", id=self.id, thread="" if self.thread is None else self.thread)
         _need_instant(self.timestamp)
 
-    def written(self) -> list[Any]:
+    def to_json_value(self) -> list[Any]:
         """The message as JSON, for another process: its channel, and the rest as on the wire."""
-        return [self.channel if isinstance(self.channel, str) else self.channel.written(), self.wire()]
+        return [self.channel if isinstance(self.channel, str) else self.channel.to_json_value(), self.wire()]
 
     @classmethod
-    def remembered(cls, channel: Channel | str, wire: Params) -> Message:
+    def from_json_value(cls, channel: Channel | str, wire: Params) -> Message:
         """The message that was `written`."""
         author = Author(wire["author"]["id"], wire["author"]["name"])
         optional = (wire.get("threadId"), wire["timestamp"], wire["metadata"], wire.get("tags", ()))
@@ -264,7 +264,7 @@ THINKING, ANY = "thinking", "*"
 OBSERVED_ONLY = (THINKING, ANY)
 
 # How many messages of its history a channel is opened with.
-MOST_HISTORY = 200
+MAX_HISTORY_MESSAGES = 200
 OBSERVING_VERBS = ("observe", "observe_chunks")
 
 # The author's function for a verb → what its feature set does with it.
@@ -302,7 +302,7 @@ class ChannelKind:
         found: Params = {}
         if (history := self.functions.get("history")) is not None:
             found["history"] = {
-                "maxMessages": MOST_HISTORY,
+                "maxMessages": MAX_HISTORY_MESSAGES,
                 "supportsBeforeMessage": "before" in history.takes,
                 "supportsSinceLastSeen": "since_last_seen" in history.takes,
             }
@@ -310,13 +310,13 @@ class ChannelKind:
             found["acknowledgment"] = {"supportsValue": "value" in acknowledge.takes}
         return found
 
-    def remembered(self, written: Any) -> Channel:
+    def decode_channel(self, written: Any) -> Channel:
         """A channel that another process has opened. Its address has the form that the author's `open` takes."""
         id, label, direction, address, metadata, type = written
         opens = self.functions.get("open")
         if opens is not None and address is not None:
             with suppress(BadArguments):
-                address = opens.validated({"address": address}).get("address", address)
+                address = opens.validate_params({"address": address}).get("address", address)
         return Channel(id, label, direction=direction, address=address, metadata=metadata, type=type)
 
     def covers(self, id: str) -> bool:
@@ -326,7 +326,7 @@ class ChannelKind:
     def permits(self, found: FeaturePolicy, label: str) -> bool:
         """Whether a host's scopes allow a channel (§14.5). The blacklist counts first."""
         lists = found.scoping(self.feature_set.name)
-        allowed = listed(lists, normal(label))
+        allowed = judge_label(lists, normal(label))
         return not lists.whitelist if allowed is None else allowed
 
 
@@ -356,7 +356,7 @@ class BlockingOpen:
         self._opened: Any = None
         self._orphaned: Callable[[Any], None] | None = None
 
-    def returned(self, opened: Any) -> None:
+    def on_returned(self, opened: Any) -> None:
         with self._lock:
             self._opened, orphaned = opened, self._orphaned
         if orphaned is not None:
@@ -370,12 +370,12 @@ class BlockingOpen:
             orphaned(opened)
 
 
-def _noted(function: Callable[..., Any]) -> Callable[..., Any]:
+def _note_opened_channel(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def run(**kwargs: Any) -> Any:
         opened = function(**kwargs)
         if (call := CURRENT.get()) is not None:
-            call.local(BlockingOpen).returned(opened)
+            call.local(BlockingOpen).on_returned(opened)
         return opened
 
     return run
@@ -411,9 +411,9 @@ class ChannelFunction:
                     fix=f"take some of {', '.join(PARAMETERS[verb])}, Context and dependencies",
                 )
         if verb == "open" and signature.flow == "sync":
-            signature.function = _noted(function)
+            signature.function = _note_opened_channel(function)
 
-    def validated(self, params: Params) -> dict[str, Any]:
+    def validate_params(self, params: Params) -> dict[str, Any]:
         """The arguments of a function that takes JSON. Raises BadArguments."""
         taken = [parameter.wire_name for parameter in self.function.signature.parameters]
         return self.function.arguments.validate({name: params[name] for name in taken if params.get(name) is not None})

@@ -31,8 +31,8 @@ from defserve.protocols.mcpl.channels.directory import (
     channels_of,
 )
 from defserve.protocols.mcpl.channels.messages import (
-    MOST_CHANNELS,
-    MOST_HISTORY,
+    MAX_CHANNELS,
+    MAX_HISTORY_MESSAGES,
     OBSERVING_VERBS,
     THINKING,
     BlockingOpen,
@@ -90,8 +90,8 @@ class ChannelSection(Section):
     def session_changed(self, session: Session) -> None:
         self.directory.follow(session)
 
-    def removed(self, feature_set: Feature) -> None:
-        self.server.for_each_session(partial(self._close_gone, gone=self.directory.forget(feature_set)))
+    def on_feature_set_removed(self, feature_set: Feature) -> None:
+        self.server.for_each_session(partial(self._close_gone, gone=self.directory.drop_feature_set(feature_set)))
 
     def _close_gone(self, session: Session, gone: list[ChannelKind]) -> None:
         if (view := session.peek(SessionChannels)) is not None:
@@ -103,21 +103,21 @@ class ChannelSection(Section):
         if view is not None and session.engine.ready and not goes_on:
             self._close_soon(session, list(view.opened.values()))
 
-    def kept(self, session: Session) -> Params:
+    def export_state(self, session: Session) -> Params:
         """The channels of a session, for another process."""
         view = session.peek(SessionChannels)
-        return view.kept() if view is not None else {}
+        return view.export_state() if view is not None else {}
 
-    def restore(self, session: Session, kept: Mapping[str, Any]) -> None:
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has `kept`."""
-        self.directory.restore(session, kept)
+        self.directory.import_state(session, kept)
 
-    async def received(self, value: Any, only: Session | None) -> None:
+    async def deliver_published(self, value: Any, only: Session | None) -> None:
         """Another process has messages for everyone: the sessions that this one owns get them, or `only` one."""
         type, written = value
         if (kind := self.directory.types.get(type)) is not None:
             messages = [
-                Message.remembered(found if isinstance(found, str) else kind.remembered(found), wire)
+                Message.from_json_value(found if isinstance(found, str) else kind.decode_channel(found), wire)
                 for found, wire in written
             ]
             # One host alone may not want them, which is no fault of anybody.
@@ -148,7 +148,7 @@ class ChannelSection(Section):
         """A channel that the host may use. Raises the reason if it may not."""
         if _is_thinking(id):
             raise ChannelNotPermitted(id)  # §14.5: it can only be observed
-        held = self.directory.held(channels_of(call), id, even_closed=even_closed)
+        held = self.directory.find_channel(channels_of(call), id, even_closed=even_closed)
         if held is None:
             raise UnknownChannel(id)
         held.kind.feature_set.require(call)
@@ -167,7 +167,7 @@ class ChannelSection(Section):
 
     async def list_channels(self, call: Call, params: Params) -> Params:
         """`channels/list`: what this host has."""
-        return {"channels": list(self.directory.listed(channels_of(call), policy(call)).values())}
+        return {"channels": list(self.directory.describe_channels(channels_of(call), policy(call)).values())}
 
     async def open(self, call: Call, params: Params) -> Params:
         """`channels/open`: an existing channel by its id, or one by type and address. The id wins.
@@ -176,7 +176,7 @@ class ChannelSection(Section):
         opened.
         """
         async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
-            held, is_new = await self._found(call, params)
+            held, is_new = await self._find_or_open(call, params)
             try:
                 history = await read_history(call, held, params.get("history"))
             except BaseException:
@@ -188,7 +188,7 @@ class ChannelSection(Section):
             if is_new:
                 view.opened[held.channel.id] = held
             view.closed.discard(held.channel.id)
-            call.session.kept_changed()
+            call.session.mark_dirty()
             return {"channel": view.note(held), **history}
 
     def _opening_key(self, call: Call, params: Params) -> str:
@@ -196,41 +196,41 @@ class ChannelSection(Section):
         view, id = channels_of(call), params.get("channelId")
         held = None
         if isinstance(id, str):
-            held = (view and view.closing.get(id)) or self.directory.held(view, id, even_closed=True)
+            held = (view and view.closing.get(id)) or self.directory.find_channel(view, id, even_closed=True)
         type = held.kind.type if held else params.get("type")
         address = (held.wire() if held else params).get("address")
         return repr((type, id if address is None else json.dumps(address, sort_keys=True)))
 
-    async def _found(self, call: Call, params: Params) -> tuple[HeldChannel, bool]:
+    async def _find_or_open(self, call: Call, params: Params) -> tuple[HeldChannel, bool]:
         """The channel to open, and whether it was opened just now. Raises the reason if there is none."""
         view, id = channels_of(call), read_text(params, "channelId") if params.get("channelId") is not None else None
-        is_known = id is not None and self.directory.held(view, id, even_closed=True) is not None
+        is_known = id is not None and self.directory.find_channel(view, id, even_closed=True) is not None
         if id is not None and (is_known or params.get("type") is None):
             return self._usable(call, id, even_closed=True), False
         if (kind := self.directory.types.get(read_text(params, "type"))) is None:
             raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
         kind.feature_set.require(call)
         address = params.get("address")
-        there = self.directory.shared_at(kind, address) or (view and view.opened_at(kind, address))
+        there = self.directory.find_shared_channel(kind, address) or (view and view.find_opened_channel(kind, address))
         if there and id in (None, there.channel.id):
             return self._usable(call, there.channel.id, even_closed=True), False
         if view is None:
             raise ChannelOpenFailed("without a session only the channels in channels/list can be used")
-        if len(view.opened) >= MOST_CHANNELS:
-            raise ChannelOpenFailed(f"a session has at most {MOST_CHANNELS} channels open")
-        held = HeldChannel(kind, await self._opened(call, kind, params))
+        if len(view.opened) >= MAX_CHANNELS:
+            raise ChannelOpenFailed(f"a session has at most {MAX_CHANNELS} channels open")
+        held = HeldChannel(kind, await self._open_channel(call, kind, params))
         await self._check_opened(call, held)
         if id not in (None, held.channel.id):
             await self._run_close(call, held)
             raise UnknownChannel(str(id))
         return held, True
 
-    async def _opened(self, call: Call, kind: ChannelKind, params: Params) -> Channel:
+    async def _open_channel(self, call: Call, kind: ChannelKind, params: Params) -> Channel:
         """What the author's function opened. Raises ChannelOpenFailed with a reason for the host."""
         if (function := kind.functions.get("open")) is None:
             raise ChannelOpenFailed(f"{kind.name} cannot be opened")
         try:
-            values = function.validated(params)
+            values = function.validate_params(params)
             if function.scope is not None:
                 label = function.scope(values.get("address"))
                 if not kind.permits(policy(call), label):
@@ -250,14 +250,14 @@ class ChannelSection(Section):
         """Run the author's `open`. What a blocking one opens for a host that does not wait any more is closed again."""
         blocking = call.local(BlockingOpen)
 
-        def orphaned(opened: Any) -> None:
+        def close_orphan(opened: Any) -> None:
             if isinstance(opened, Channel):
                 call.engine.post(partial(self._close_apart, call.session, HeldChannel(kind, opened)))
 
         try:
             return await function.run(call, kind, values)
         except BaseException:
-            blocking.give_up(orphaned)
+            blocking.give_up(close_orphan)
             raise
 
     async def _check_opened(self, call: Call, held: HeldChannel) -> None:
@@ -276,7 +276,7 @@ class ChannelSection(Section):
         """`channels/close`. A shared channel is closed for this host only."""
         id, view = read_text(params, "channelId"), channels_of(call)
         async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
-            if (held := self.directory.held(view, id)) is None:
+            if (held := self.directory.find_channel(view, id)) is None:
                 raise UnknownChannel(id)
             held.kind.feature_set.require(call)
             close = self._close_opened if view is not None and id in view.opened else self._close_shared
@@ -286,7 +286,7 @@ class ChannelSection(Section):
             view.told.pop(id, None)
             if id in self.directory.shared:
                 view.closed.add(id)
-            call.session.kept_changed()
+            call.session.mark_dirty()
             return {"closed": True}
 
     async def _close_opened(self, call: Call, view: SessionChannels, held: HeldChannel) -> bool:
@@ -338,7 +338,7 @@ class ChannelSection(Section):
         async with call.session.local(ChannelQueues).turn(("publish", id)):
             return await self._publish(call, id, params)
 
-    async def published(self, session: Session, params: Params) -> None:
+    async def on_publish_notification(self, session: Session, params: Params) -> None:
         """`channels/publish` as a notification. Failures are in the log."""
         await _run_unanswered(session, "channels/publish", params, self.publish)
 
@@ -368,9 +368,9 @@ class ChannelSection(Section):
 
     async def typing(self, session: Session, params: Params) -> None:
         """`channels/typing`: the model writes, or has stopped."""
-        await _run_unanswered(session, "channels/typing", params, self._typed)
+        await _run_unanswered(session, "channels/typing", params, self._handle_typing)
 
-    async def _typed(self, call: Call, params: Params) -> None:
+    async def _handle_typing(self, call: Call, params: Params) -> None:
         id = read_text(params, "channelId")
         async with call.session.local(ChannelQueues).turn(("typing", id)):
             await show_typing(call, self._usable(call, id), params)
@@ -379,13 +379,15 @@ class ChannelSection(Section):
 
     async def outgoing(self, session: Session, params: Params) -> None:
         """`channels/outgoing/complete`."""
-        await _run_unanswered(session, "channels/outgoing/complete", params, partial(self._observed, "observe"))
+        await _run_unanswered(session, "channels/outgoing/complete", params, partial(self._run_observers, "observe"))
 
     async def outgoing_chunk(self, session: Session, params: Params) -> None:
         """`channels/outgoing/chunk`."""
-        await _run_unanswered(session, "channels/outgoing/chunk", params, partial(self._observed, "observe_chunks"))
+        await _run_unanswered(
+            session, "channels/outgoing/chunk", params, partial(self._run_observers, "observe_chunks")
+        )
 
-    async def _observed(self, verb: str, call: Call, params: Params) -> None:
+    async def _run_observers(self, verb: str, call: Call, params: Params) -> None:
         id, read = read_text(params, "channelId"), _content if verb == "observe" else _chunk
         async with call.session.local(ChannelQueues).turn(("observe", id)):
             for kind, channel in self._observers(call, verb, id):
@@ -393,7 +395,7 @@ class ChannelSection(Section):
 
     def _observers(self, call: Call, verb: str, id: str) -> Iterator[tuple[ChannelKind, Channel]]:
         """The types that observe a channel, ours or the host's own, and the channel as they see it."""
-        held = self.directory.held(channels_of(call), id)
+        held = self.directory.find_channel(channels_of(call), id)
         channel = held.channel if held is not None else Channel(id, direction="outbound")
         for kind in self.directory.types:
             concerned = verb in kind.functions and (kind.covers(id) or (held is not None and held.kind is kind))
@@ -459,7 +461,7 @@ async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
     if not is_object(wanted) or function is None:
         return {}
     limit, before = wanted.get("limit"), wanted.get("beforeMessageId")
-    most = min(limit, MOST_HISTORY) if type(limit) is int and limit >= 0 else MOST_HISTORY
+    most = min(limit, MAX_HISTORY_MESSAGES) if type(limit) is int and limit >= 0 else MAX_HISTORY_MESSAGES
     values = {
         "channel": held.channel,
         "limit": most,
@@ -469,7 +471,7 @@ async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
     try:
         found = await function.run(call, held.kind, values)
         told = found if isinstance(found, ChannelHistory) else ChannelHistory(found)
-        messages = [_checked(message).wire(tags=vocabulary(call).tags) for message in told.messages]
+        messages = [_require_message(message).wire(tags=vocabulary(call).tags) for message in told.messages]
     except LiveRefusal:
         raise
     except (ToolError, Refused, PeerError) as error:
@@ -510,7 +512,7 @@ async def show_typing(call: Call, held: HeldChannel, params: Params) -> None:
         await function.run(call, held.kind, values)
 
 
-def _checked(message: object) -> Message:
+def _require_message(message: object) -> Message:
     if not isinstance(message, Message):
         raise TypeError(f"a history has {message!r:.80}, not a Message")
     return message
@@ -520,7 +522,7 @@ def _checked(message: object) -> Message:
 
 
 # For one session: notifications that wait for earlier ones.
-MOST_WAITING = 1_000
+MAX_WAITING = 1_000
 
 
 class ChannelQueues:
@@ -538,7 +540,7 @@ class ChannelQueues:
 
     @property
     def full(self) -> bool:
-        return self.waiting >= MOST_WAITING
+        return self.waiting >= MAX_WAITING
 
     @asynccontextmanager
     async def turn(self, queue: Hashable) -> AsyncGenerator[None]:

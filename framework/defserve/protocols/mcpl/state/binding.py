@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 from defserve.binding.injection import Dependency
-from defserve.binding.signature import peel, spelled
+from defserve.binding.signature import format_annotation, peel
 from defserve.errors import UsageError
 from defserve.limits import Limits
 
@@ -57,7 +57,7 @@ class StateProvider:
 class DeclaresStates(Protocol):
     """Where states are declared: the MCPL extension."""
 
-    def declared_states(self) -> list[States[Any]]: ...
+    def list_states(self) -> list[States[Any]]: ...
 
 
 def provider(mcpl: DeclaresStates | None, annotation: Any) -> StateProvider | None:
@@ -68,10 +68,10 @@ def provider(mcpl: DeclaresStates | None, annotation: Any) -> StateProvider | No
             return find(annotation, ())
     if not any(item is MARK for item in beside):
         return None
-    found = [states for states in mcpl.declared_states() if states.model is model] if mcpl is not None else []
+    found = [states for states in mcpl.list_states() if states.model is model] if mcpl is not None else []
     if len(found) == 1:
         return StateProvider(found[0])
-    name = spelled(model)
+    name = format_annotation(model)
     if not found:
         lines = f'notes = server.feature_set("notes.edit", "What it is for"); notes.state({name})'
         raise UsageError(f"no feature set keeps a {name}", fix=f"declare it first: {lines}; then @notes.tool")

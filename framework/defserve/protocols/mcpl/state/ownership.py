@@ -33,7 +33,7 @@ from defserve.errors import InvalidParams, LimitExceeded, Refused
 from defserve.protocols.mcp.asking.round_trips import SEVERAL, find_mark, mark
 from defserve.protocols.mcp.errors import VENDOR, read_meta, read_text
 from defserve.protocols.mcpl.peers import DangerousTool
-from defserve.protocols.mcpl.policies import agreed, is_stateless
+from defserve.protocols.mcpl.policies import get_live_terms, is_stateless
 from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, Commit, HeldCheckpoint, StateTampered
 from defserve.stores.checkpoints.checkpoint_tree import CheckpointGone, TreeKey
 from defserve.stores.store import Lease, Store, StoreBusy, new_token
@@ -153,7 +153,7 @@ def state_params(call: Call) -> StateParams:
 
 def state_fields(call: Call) -> Params:
     """The object that has the `checkpoint` and the `state` of a request, if it has them. They are not checked."""
-    if agreed(call.terms) is None:
+    if get_live_terms(call.terms) is None:
         return {}
     if is_stateless(call) and not ("state" in call.params or "checkpoint" in call.params):
         mirrored = read_meta(call.params).get(STATE_KEY)
@@ -164,8 +164,8 @@ def state_fields(call: Call) -> Params:
 def checkpoint_in(params: Params) -> str:
     """The checkpoint in params. Raises InvalidParams if it is not a text, or too long to repeat in an error."""
     found = read_text(params, "checkpoint")
-    if len(found) > LONGEST_ID:
-        raise InvalidParams(f"Invalid params: checkpoint has more than {LONGEST_ID} characters")
+    if len(found) > MAX_ID_LENGTH:
+        raise InvalidParams(f"Invalid params: checkpoint has more than {MAX_ID_LENGTH} characters")
     return found
 
 
@@ -176,11 +176,11 @@ async def find_start(
     if not params.has_content:
         if params.checkpoint is None and not has_head:
             return HeldCheckpoint(key, await trees.load(key))
-        return await trees.hold(key, params.checkpoint)
+        return await trees.load_checkpoint(key, params.checkpoint)
     adopted = await trees.adopt(key, params.state, checkpoint=params.checkpoint)
     if params.checkpoint is not None or adopted.before is None:
         return adopted
-    return await _recognised(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted
+    return await _recognise_content(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted
 
 
 async def find_shared_start(
@@ -200,7 +200,7 @@ async def find_shared_start(
     return branched if branched.parent is not None else held
 
 
-async def _recognised(
+async def _recognise_content(
     trees: CheckpointStore, key: TreeKey, content: bytes, call: Call, *, has_head: bool
 ) -> HeldCheckpoint | None:
     """The checkpoint that a content without a checkpoint belongs to; None if there is none.
@@ -213,7 +213,7 @@ async def _recognised(
     unproved: HeldCheckpoint | None = None
     for candidate in candidates:
         try:
-            held = await trees.hold(key, candidate)
+            held = await trees.load_checkpoint(key, candidate)
         except CheckpointGone:
             continue
         if held.before is None or held.before.encoded != content:
@@ -254,7 +254,7 @@ def _has(call: Call, parent: str | None) -> bool:
 
 
 REMEMBERED: Final = 256
-LONGEST_ID: Final = 256
+MAX_ID_LENGTH: Final = 256
 
 
 class SentCheckpoints:
@@ -380,12 +380,12 @@ class TreeLocks:
         except TimeoutError:
             raise StateBusy from None
         try:
-            return TreeLock(lock, await self._leased(key, seconds))
+            return TreeLock(lock, await self._acquire_lease(key, seconds))
         except BaseException:
             lock.release()
             raise
 
-    async def _leased(self, key: TreeKey, seconds: float) -> Lease | None:
+    async def _acquire_lease(self, key: TreeKey, seconds: float) -> Lease | None:
         if not getattr(self._store, "is_for_many", False):
             return None
         holder = os.getpid(), id(asyncio.get_running_loop())

@@ -107,7 +107,7 @@ class StateSection(Section):
         """Whether the state of a set has an `on_rollback`."""
         return name in self._undos
 
-    def read(self, item: Any, binding: FeatureBinding | None) -> None:
+    def bind_item_state(self, item: Any, binding: FeatureBinding | None) -> None:
         """Note which state an item takes. Raises UsageError for the state of another set."""
         for states in states_in(item.function.signature):
             if item.kind != "tool" or binding is None or binding.feature_set is not states.feature_set:
@@ -120,7 +120,7 @@ class StateSection(Section):
 
     # -- the plug ----------------------------------------------------------------------------------------
 
-    def hold(self, call: Call, item: Any, arguments: dict[str, Any]) -> StateHold | None:
+    def hold_state(self, call: Call, item: Any, arguments: dict[str, Any]) -> StateHold | None:
         states: States[Any] | None = item.facets.get(FACET)
         return StateHold(states, call) if states is not None else None
 
@@ -149,11 +149,11 @@ class StateSection(Section):
     def session_closed(self, session: Session) -> None:
         if session.sharer is not None:
             if not session.sharer.goes_on:
-                session.engine.spawn(self._forget(session_owner(session)))
+                session.engine.spawn(self._drop_state(session_owner(session)))
         elif (owner := session.peek(SessionOwner)) is not None:
-            session.engine.spawn(self._forget(owner.id))
+            session.engine.spawn(self._drop_state(owner.id))
 
-    async def _forget(self, owner: str) -> None:
+    async def _drop_state(self, owner: str) -> None:
         """Drop the state of a session that is over. Nobody can return to it."""
         for states in self:
             with suppress(Refused):  # then `defserve state prune` removes it
@@ -161,7 +161,7 @@ class StateSection(Section):
                 # After a call that is being stopped, so that what it still commits goes too.
                 lock = await states.locks.acquire(key, self._storage.limits.lock)
                 try:
-                    await (await states.trees()).forget(key)
+                    await (await states.trees()).drop_tree(key)
                 finally:
                     await lock.release()
 
@@ -206,7 +206,7 @@ class StateSection(Section):
 # -- A state held for one call, with or without MCPL: the call's value is kept if the call succeeds, dropped otherwise.
 
 
-async def uninterrupted(call: Call, work: Coroutine[Any, Any, Any]) -> None:
+async def run_uninterrupted(call: Call, work: Coroutine[Any, Any, Any]) -> None:
     """Do something to its end, even if the call is cancelled. The cancellation takes effect afterwards."""
     task = cast("asyncio.Task[Any]", call.engine.spawn(work))
     try:
@@ -265,7 +265,7 @@ class StateHold:
             self._branches = is_elsewhere or not owner.has_head or states.concurrency == "branch"
             states.require_proof(call, held)
             with states.fitting():
-                self._value, self._before = states.values.take(held.before)
+                self._value, self._before = states.values.take_value(held.before)
         except CheckpointGone as gone:
             await self._release()
             raise CheckpointNotFound(gone.data["checkpoint"]) from None
@@ -278,16 +278,16 @@ class StateHold:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             over = kind is not None or self._call.stopped or self._call.settled
-            made = None if over else self._made()
+            made = None if over else self._make_draft()
         except BaseException:
             await self._release()
             raise
         if made is None:
             await self._release()
         else:
-            await uninterrupted(self._call, self._commit(*made))
+            await run_uninterrupted(self._call, self._commit(*made))
 
-    def _made(self) -> tuple[CheckpointDraft, Any] | None:
+    def _make_draft(self) -> tuple[CheckpointDraft, Any] | None:
         """What to keep, and a value of it for the next call; None if nothing has changed.
 
         Raises TypeError for a value that could not be read again.
@@ -302,7 +302,7 @@ class StateHold:
         if draft.is_same:
             return None  # the same content in another order
         try:
-            return draft, states.values.read(draft.content)
+            return draft, states.values.parse_value(draft.content)
         except ValueError as error:
             raise TypeError(f"a tool left {states!r} in a form that its model refuses: {error}") from None
 
@@ -316,7 +316,7 @@ class StateHold:
             if self._own is not None and not self._moves_head and held.key != self._own:
                 held = await self._trees.hold_for(self._own, held)
             commit = await self._trees.commit(held, draft, branch=self._branches, moves_head=self._moves_head)
-            self._states.values.give(draft.content, value)
+            self._states.values.store_value(draft.content, value)
         finally:
             await self._release()
         self._call.local(NewCheckpoint).made = self._states, commit
@@ -391,11 +391,11 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
     try:
         with translate_missing():
             try:
-                held = await trees.hold(key, id)
+                held = await trees.load_checkpoint(key, id)
             except CheckpointGone:
                 if not owner.is_shared:
                     raise
-                await trees.hold(TreeKey(states.name, branches_of(call).id), id)
+                await trees.load_checkpoint(TreeKey(states.name, branches_of(call).id), id)
                 return {"checkpoint": id, "success": False, "reason": ON_A_BRANCH}
             to = held.checkpoint
             if owner.is_shared and (refused := _refuse_shared(call, held)) is not None:
@@ -405,7 +405,7 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
                 return {"checkpoint": id, "success": False, "reason": reason}
             # The author's undo is done: the state must follow, even if the call is cancelled, or if the checkpoint is
             # no longer retained.
-            await uninterrupted(call, trees.return_to(held))
+            await run_uninterrupted(call, trees.return_to(held))
     finally:
         if lock is not None:
             await lock.release()

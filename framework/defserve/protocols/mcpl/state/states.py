@@ -24,7 +24,7 @@ from defserve.protocols.mcpl.peers import CURRENT, Peer, on_its_loop
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.ownership import (
     EVERYONE,
-    LONGEST_ID,
+    MAX_ID_LENGTH,
     Per,
     SentCheckpoints,
     StateUnowned,
@@ -179,7 +179,7 @@ class States(Generic[M]):
 
     async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
         """The RFC 6902 patch that leads from one checkpoint to another."""
-        before, after = await self._hold(owner, _id(a)), await self._hold(owner, _id(b))
+        before, after = await self._load_checkpoint(owner, _id(a)), await self._load_checkpoint(owner, _id(b))
         for held in (before, after):
             self.require_proof(CURRENT.get(), held)
         return diff(before.content(), after.content())
@@ -190,10 +190,10 @@ class States(Generic[M]):
         In a dangerous tool, raises StateRefused if the checkpoint is not `proved`.
         """
         id = None if checkpoint is None else _id(checkpoint)
-        held = await self._hold(owner, id)
+        held = await self._load_checkpoint(owner, id)
         self.require_proof(CURRENT.get(), held)
         with self.fitting():
-            return self.values.read(held.before)
+            return self.values.parse_value(held.before)
 
     async def update(self, change: Callable[[M], Any], *, owner: str | Session | None = None) -> Checkpoint | None:
         """Change the state outside of a tool: `change` is given the value, and changes it. It may be async.
@@ -262,23 +262,23 @@ class States(Generic[M]):
 
     def refuse_integers(self, text: bytes) -> None:
         """Raises StateRefused for a text with an integer that must not be kept."""
-        if (place := self.values.refused_integer(text)) is not None:
+        if (place := self.values.find_refused_integer(text)) is not None:
             raise StateRefused(
                 f"The integer at {place or 'the root'} is past 2^53, and hosts may change it: keep it as text, "
                 'or declare the state with big_integers="text"',
                 data={"featureSet": self.name},
             )
 
-    async def _hold(self, owner: str | Session | None, id: str | None) -> HeldCheckpoint:
+    async def _load_checkpoint(self, owner: str | Session | None, id: str | None) -> HeldCheckpoint:
         """A checkpoint, or the head. Raises CheckpointNotFound."""
         trees, key = await self.trees(), self._key(owner, names=id is not None)
         with translate_missing():
             try:
-                return await trees.hold(key, id)
+                return await trees.load_checkpoint(key, id)
             except CheckpointGone:
                 if (own := self._branches_key(names=True)) is None:
                     raise
-                return await trees.hold(own, id)
+                return await trees.load_checkpoint(own, id)
 
     def _branches_key(self, *, names: bool) -> TreeKey | None:
         """The tree of the caller's own branches off everyone's state; None if there is none, or it must name them."""
@@ -349,10 +349,10 @@ async def change_state(states: States[M], key: TreeKey, change: Callable[[M], An
     trees = await states.trees()
     lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
     try:
-        held = await trees.hold(key)
+        held = await trees.load_checkpoint(key)
         states.require_proof(call, held)
         with states.fitting():
-            value, before = states.values.take(held.before)
+            value, before = states.values.take_value(held.before)
         outcome = change(value)
         if isinstance(outcome, Awaitable):
             await outcome
@@ -362,7 +362,7 @@ async def change_state(states: States[M], key: TreeKey, change: Callable[[M], An
         if text == before or draft.is_same:
             return None
         with states.fitting():
-            states.values.read(draft.content)
+            states.values.parse_value(draft.content)
         if key.owner == EVERYONE and not may_move_shared(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
         return await trees.commit(with_proof_of(call, held), draft)
@@ -375,7 +375,7 @@ async def tell_hosts(states: States[Any], made: Commit, sessions: Iterable[Sessi
     """Tell the hosts of these sessions that take it. One that refuses it stays where it was, and branches off."""
     for session in sessions:
         if can_tell(states, session):
-            await on_its_loop(session, _tell(states, made, session))
+            await on_its_loop(session, _send_update(states, made, session))
 
 
 def can_tell(states: States[Any], session: Session) -> bool:
@@ -385,7 +385,7 @@ def can_tell(states: States[Any], session: Session) -> bool:
     return offers and peer.calls_back and session.ready and peer.policy.allows(states.feature_set)
 
 
-async def _tell(states: States[Any], made: Commit, session: Session) -> None:
+async def _send_update(states: States[Any], made: Commit, session: Session) -> None:
     at, sent = made.checkpoint, session.local(SentCheckpoints)
     state: Params = {"featureSet": states.name, "checkpoint": at.id, "parent": at.parent}
     if states.mode != "opaque":
@@ -422,7 +422,7 @@ async def host_checkpoint(states: States[M], session: Session) -> HostCheckpoint
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_ID
+    return isinstance(value, str) and len(value) <= MAX_ID_LENGTH
 
 
 # -- The values of a state's model. Each call has a value of its own, read from JSON and written back to JSON.
@@ -445,29 +445,29 @@ class StateValues(Generic[M]):
 
     def __init__(self, model: type[M], subject: str, big_integers: BigIntegers | None = None) -> None:
         self._adapter, self._big_integers = _adapter(model), big_integers
-        from defserve.binding.core_schemas import bounded_validator
+        from defserve.binding.core_schemas import limit_validator
 
         # The adapter's own would match a text of any length, and a host may have written it.
-        self._validate_json = bounded_validator(self._adapter).validate_json
-        self._fresh = self._checked_fresh(model, subject)
+        self._validate_json = limit_validator(self._adapter).validate_json
+        self._fresh = self._dump_initial_value(model, subject)
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
-    def take(self, content: CheckpointContent | None) -> tuple[M, bytes]:
+    def take_value(self, content: CheckpointContent | None) -> tuple[M, bytes]:
         """A value for one caller alone, and its text. Without content, the initial value. Raises what `read` raises."""
         known = self._known.get(content) if content is not None else None
         if known is not None:
-            return known.unseen.pop() if known.unseen else self.read(content), known.text
-        value = self.read(content)
+            return known.unseen.pop() if known.unseen else self.parse_value(content), known.text
+        value = self.parse_value(content)
         text = self.dump(value)
         if content is not None:
             self._known[content] = _Known(text, [])
         return value, text
 
-    def give(self, content: CheckpointContent, value: M) -> None:
+    def store_value(self, content: CheckpointContent, value: M) -> None:
         """Keep an unused value of a content for the next caller."""
         self._known[content] = _Known(self.dump(value), [value])
 
-    def read(self, content: CheckpointContent | None) -> M:
+    def parse_value(self, content: CheckpointContent | None) -> M:
         """A new value. Raises ValueError if the content does not fit the model."""
         return self._validate_json(self._fresh if content is None else content.encoded)
 
@@ -479,7 +479,7 @@ class StateValues(Generic[M]):
         text = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
         return with_texts(text) if self._big_integers == "text" else text
 
-    def refused_integer(self, text: bytes) -> str | None:
+    def find_refused_integer(self, text: bytes) -> str | None:
         """Where a text has an integer that must not be kept, as a JSON pointer."""
         return big_integer(text) if self._big_integers == "refuse" else None
 
@@ -487,7 +487,7 @@ class StateValues(Generic[M]):
         """The JSON Schema of the model."""
         return self._adapter.json_schema(mode="serialization")
 
-    def _checked_fresh(self, model: type[M], subject: str) -> bytes:
+    def _dump_initial_value(self, model: type[M], subject: str) -> bytes:
         try:
             fresh = self.dump(model())
             self._validate_json(fresh)

@@ -48,12 +48,12 @@ class SessionOwnership:
 
     async def take_over(self, session: SharedSession, since: str, claim: str) -> None:
         """This process is the new owner of a session: from here on it tells it news, beginning with what it missed."""
-        found, news, is_all = await self._read(session, since)
+        found, news, is_all = await self._read_session(session, since)
         tried = 0
         # What this process has said to everyone before it reads that itself reaches its new session by news alone.
         while not is_all or (not self._link.has_read_its_own and tried < TRIES):
             await asyncio.sleep(PAUSE)
-            found, news, is_all = await self._read(session, since)
+            found, news, is_all = await self._read_session(session, since)
             tried += 1
         if found is None:
             self._forget(session)
@@ -70,12 +70,12 @@ class SessionOwnership:
         else:
             self._link.write(lua_scripts.END_CATCH_UP, session.id, claim)
 
-    async def _read(self, session: SharedSession, since: str) -> tuple[Any, News | None, bool]:
+    async def _read_session(self, session: SharedSession, since: str) -> tuple[Any, News | None, bool]:
         """The record of a session, what it has missed, and whether nothing has come meanwhile."""
         if session.has_changed:
-            await session.keep()
+            await session.save_changes()
         if not self._link.is_written:
-            await session.written()  # what was changed here must not be read as it was before
+            await session.wait_until_written()  # what was changed here must not be read as it was before
         before = self._state(session)
         # What was subscribed to before news was published must be known when it is told.
         found = await self._link.run(lua_scripts.LOAD_SESSION, session.id)

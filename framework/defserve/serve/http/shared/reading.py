@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from defserve.auth.principals import remembered
+from defserve.auth.principals import decode_principal
 from defserve.errors import Refused
 from defserve.serve.http.exchange import Exchange, OutboundMessage, UnreadMessage
 from defserve.stores.shared import lua_scripts
@@ -66,7 +66,7 @@ class StreamReader:
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def appended(self, number: int, before: int, message: OutboundMessage) -> None:
+    def on_event_appended(self, number: int, before: int, message: OutboundMessage) -> None:
         """This process has added an event, after the one numbered `before`."""
         if self.is_over or self._fetching is not None or self.cursor != before or self.name == STANDALONE:
             if message.taken is not None:
@@ -139,7 +139,7 @@ class StreamReader:
         """Whether this client may see an event. `*` stands for everybody, nothing for who opened the session."""
         if audience == b"*":
             return True
-        meant = [remembered(each) for each in json.loads(audience)] if audience else [self.session.opener]
+        meant = [decode_principal(each) for each in json.loads(audience)] if audience else [self.session.opener]
         return any(map(self.exchange.principal.covers, meant))
 
     def prime(self) -> None:
@@ -165,11 +165,11 @@ class StreamReader:
     def start(self) -> bytes:
         return b""
 
-    def attached(self) -> None:
+    def on_response_started(self) -> None:
         self.session.readers += 1
         self._watching = asyncio.create_task(self._watch())
 
-    def left(self) -> None:
+    def on_disconnect(self) -> None:
         """The client went away. The stream goes on."""
 
     def detach(self, exchange: Exchange) -> None:
@@ -181,13 +181,13 @@ class StreamReader:
             del self.session.reading[self.name]
         if self.name == STANDALONE:
             self._mark("")
-        exchange.take()  # what the client did not read stays in the store
+        exchange.take_unread()  # what the client did not read stays in the store
 
-    def over(self) -> None:
+    def finish(self) -> None:
         """Nothing to end: a stream outlives who reads it."""
 
     @contextmanager
-    def released_if_it_fails(self) -> Generator[None]:
+    def release_on_failure(self) -> Generator[None]:
         """A reader that cannot begin leaves its place, and what it has not given its client, to the next one."""
         try:
             yield
@@ -195,7 +195,7 @@ class StreamReader:
             if self.session.reading.get(self.name) is self:
                 del self.session.reading[self.name]
             self._mark("")
-            self.exchange.take()
+            self.exchange.take_unread()
             raise
 
     async def _watch(self) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from defserve.auth.principals import Principal, remembered, written
+from defserve.auth.principals import Principal, decode_principal, encode_principal
 from defserve.core.messages import Id, Params
 from defserve.errors import LimitExceeded
 from defserve.serve.http.exchange import Exchange, OutboundMessage
 from defserve.serve.http.sessions import HttpSession
-from defserve.serve.http.shared.interrupted import interrupted
+from defserve.serve.http.shared.interrupted import encode_interrupted_reply
 from defserve.serve.http.shared.owned import OwnedSessions
 from defserve.serve.http.shared.reading import STANDALONE, StoredMessage, StreamReader, standing
 from defserve.serve.http.shared.streams import SharedStandalone
@@ -22,10 +22,10 @@ from defserve.stores.shared import lua_scripts
 from defserve.stores.shared.worker_link import Delivery, SharedLink
 from defserve.stores.store import StoreUnavailable
 
-MOST_RECORD = 1024 * 1024
+MAX_RECORD_BYTES = 1024 * 1024
 # More news than this is not kept for a session that cannot be loaded.
-MOST_MISSED = 1024
-LONGEST_ID = 256
+MAX_DEFERRED_NEWS = 1024
+MAX_ID_LENGTH = 256
 CREDENTIAL = "credential:"
 # Seconds that an answer waits for the store, and if the store is known to be away.
 WRITE_TIMEOUT, AWAY_TIMEOUT = 5.0, 0.5
@@ -112,7 +112,7 @@ class SharedSession(HttpSession):
     def record(self) -> dict[str, str]:
         """What is kept of the conversation, each value as JSON. Raises LimitExceeded if that is too much."""
         found = {name: json.dumps(value) for name, value in self.conversation.record().items()}
-        if sum(len(name) + len(value) for name, value in found.items()) > MOST_RECORD:
+        if sum(len(name) + len(value) for name, value in found.items()) > MAX_RECORD_BYTES:
             raise LimitExceeded("too much to remember for this session", data={"limit": "session"})
         return found
 
@@ -121,17 +121,17 @@ class SharedSession(HttpSession):
         self.known = {name: value for name, value in record.items() if name.startswith(("offer", "ready", "kept:"))}
         self.conversation.restore({name: json.loads(value) for name, value in self.known.items()})
         given = {name: value for name, value in record.items() if name.startswith(CREDENTIAL)}
-        self.credentials = {name.removeprefix(CREDENTIAL): remembered(json.loads(v)) for name, v in given.items()}
+        self.credentials = {name.removeprefix(CREDENTIAL): decode_principal(json.loads(v)) for name, v in given.items()}
         self.delivered = record.get("delivered", "0-0")
         self.is_stale = False
 
-    def miss(self, id: str, fields: dict[str, bytes]) -> None:
+    def defer_news(self, id: str, fields: dict[str, bytes]) -> None:
         """Tell it this news later: what it wants to hear of is not known now."""
-        if len(self.missed) < MOST_MISSED:
+        if len(self.missed) < MAX_DEFERRED_NEWS:
             self.missed.append((id, fields))
         self.link.behind.add(self)
 
-    def lose_news(self) -> None:
+    def mark_gap(self) -> None:
         """News that it may want is gone. It is told so when its record is loaded again."""
         self._has_lost_news = True
         self.try_again()
@@ -141,18 +141,18 @@ class SharedSession(HttpSession):
         self.is_stale = True
         self.link.behind.add(self)
 
-    def take_missed(self) -> list[tuple[str, dict[str, bytes]]] | None:
+    def drain_deferred(self) -> list[tuple[str, dict[str, bytes]]] | None:
         """The news that it has missed; None if that is no longer known."""
         found, self.missed = self.missed, []
-        is_all = len(found) < MOST_MISSED and not self._has_lost_news
+        is_all = len(found) < MAX_DEFERRED_NEWS and not self._has_lost_news
         self._has_lost_news = False
         self.link.behind.discard(self)
         return found if is_all else None
 
-    def kept_changed(self) -> None:
+    def mark_dirty(self) -> None:
         self.has_changed = True
 
-    async def keep(self) -> None:
+    async def save_changes(self) -> None:
         """Write what has changed, and wait until the store has it. Raises StoreUnavailable if that takes too long."""
         self.has_changed = False
         record = self.record()
@@ -165,22 +165,22 @@ class SharedSession(HttpSession):
             self.known = record
             self.change(put, drop)
         if self._changing:  # by this call, or by one before whose caller was told to try again
-            await self.written()
+            await self.wait_until_written()
 
     def change(self, put: list[str], drop: list[str]) -> None:
         """Write names and values of the record, and tell the other processes."""
         self.changes += 1
         self._changing += 1
         self.link.write(
-            lua_scripts.CHANGE_SESSION, self.id, self.link.worker, len(drop), *drop, *put, done=self._changed
+            lua_scripts.CHANGE_SESSION, self.id, self.link.worker, len(drop), *drop, *put, done=self._on_changes_written
         )
 
-    def _changed(self, reply: object) -> None:
+    def _on_changes_written(self, reply: object) -> None:
         self._changing -= 1
 
-    async def written(self) -> None:
+    async def wait_until_written(self) -> None:
         """Wait until the store has everything. Raises StoreUnavailable if that takes too long."""
-        if not await self.link.written(WRITE_TIMEOUT if self.link.is_up else AWAY_TIMEOUT):
+        if not await self.link.wait_until_written(WRITE_TIMEOUT if self.link.is_up else AWAY_TIMEOUT):
             raise StoreUnavailable("The store cannot be reached")
 
     # -- events ------------------------------------------------------------------------------------------
@@ -222,15 +222,15 @@ class SharedSession(HttpSession):
             replaces=key,
             audience=_audience(message) if name == STANDALONE else "",
             question=question,
-            asker=json.dumps(written(asker)) if question else "",
+            asker=json.dumps(encode_principal(asker)) if question else "",
             ttl=self.ttl,
         )
-        self.link.write(lua_scripts.APPEND_EVENT, *args, done=partial(self._appended, name, message))
+        self.link.write(lua_scripts.APPEND_EVENT, *args, done=partial(self._on_event_appended, name, message))
         if message.answers:
             self.streams.pop(name, None)
             self._numbers.pop(name, None)
 
-    def _appended(self, name: str, message: OutboundMessage, reply: Any) -> None:
+    def _on_event_appended(self, name: str, message: OutboundMessage, reply: Any) -> None:
         reader = self.reading.get(name)
         outcome = reply[0] if reply else lua_scripts.SESSION_OVER
         is_unread = reader is None or outcome != lua_scripts.EVENT_ADDED or not message.data
@@ -244,7 +244,7 @@ class SharedSession(HttpSession):
             # It was there already, or somebody else has ended the stream: the store knows what the client gets.
             reader.look(0)
         else:
-            reader.appended(reply[1], reply[2], message)
+            reader.on_event_appended(reply[1], reply[2], message)
 
     def _release(self, question: str) -> None:
         self.link.write(lua_scripts.RELEASE_QUESTION, self.id, question)
@@ -264,13 +264,13 @@ class SharedSession(HttpSession):
             fields, after = looked[0], place
             if name == STANDALONE:
                 reader = StreamReader(self, name, exchange, after=after, left=standing(fields)[1])
-            elif fields[2] is None or not exchange.principal.covers(remembered(json.loads(fields[2]))):
+            elif fields[2] is None or not exchange.principal.covers(decode_principal(json.loads(fields[2]))):
                 return None
             elif fields[3] and place == int(fields[4]):
                 raise NothingLeft
             else:
                 reader = StreamReader(self, name, exchange, after=after)
-            with reader.released_if_it_fails():
+            with reader.release_on_failure():
                 if await self._attach(reader, fields[5]):
                     reader.prime()
                     if name != STANDALONE and not looked[1]:
@@ -288,7 +288,7 @@ class SharedSession(HttpSession):
                 return None
             read, left = standing(fields)
             reader = StreamReader(self, STANDALONE, exchange, after=read, left=left)
-            with reader.released_if_it_fails():
+            with reader.release_on_failure():
                 if await self._attach(reader, fields[5]):
                     reader.prime()
                     await reader.fetch()  # the first event may have come after the look
@@ -300,11 +300,11 @@ class SharedSession(HttpSession):
         here = self.reading.get(STANDALONE)
         if token.startswith(f"{self.link.worker}/") and (here is None or here.token != token or here.is_over):
             return False
-        current = remembered(json.loads(fields[6])) if fields[6] else self.opener
+        current = decode_principal(json.loads(fields[6])) if fields[6] else self.opener
         return current.covers(principal) or not principal.covers(current)
 
     async def _attach(self, reader: StreamReader, before: bytes | None) -> bool:
-        rights = json.dumps(written(reader.exchange.principal))
+        rights = json.dumps(encode_principal(reader.exchange.principal))
         old = self.reading.get(reader.name)
         # Where it begins is all that its client has. It may come back without an id.
         begins = reader.standing() if reader.name == STANDALONE else ()
@@ -324,7 +324,7 @@ class SharedSession(HttpSession):
         looked = await self.link.run(lua_scripts.LOOK_UP_STREAM, self.id, name)
         if looked is None or looked[1] or looked[0][3] or not looked[0][0]:
             return
-        data = interrupted(json.loads(looked[0][1] or b"null"))
+        data = encode_interrupted_reply(json.loads(looked[0][1] or b"null"))
         args = lua_scripts.append_arguments(
             data, session=self.id, stream=name, kind="result", ttl=self.ttl, dead=looked[0][0].decode()
         )
@@ -344,7 +344,7 @@ class SharedSession(HttpSession):
 
     async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
         asked = await self.link.run(lua_scripts.FIND_QUESTION, self.id, str(question))
-        if asked is None or not identity.covers(remembered(json.loads(asked.split(b"\n", 2)[2]))):
+        if asked is None or not identity.covers(decode_principal(json.loads(asked.split(b"\n", 2)[2]))):
             return False
         letter = self._letter(question, method, params, identity)
         sent = await self.link.run(lua_scripts.TELL_ASKER, self.id, str(question), *letter)
@@ -353,13 +353,17 @@ class SharedSession(HttpSession):
         return bool(sent)
 
     def _letter(self, question: Id, method: str, params: Params, identity: Any) -> tuple[str, ...]:
-        worker, data, who = str(question).partition(".")[0], json.dumps([method, params]), json.dumps(written(identity))
+        worker, data, who = (
+            str(question).partition(".")[0],
+            json.dumps([method, params]),
+            json.dumps(encode_principal(identity)),
+        )
         return worker, "t", "notification", "s", self.id, "d", data, "p", who
 
     def cancel_elsewhere(self, id: Id, identity: Any) -> None:
         text = json.dumps(id)
-        if len(text) <= LONGEST_ID and identity is not None and not self.link.is_full:
-            who = json.dumps(written(identity))
+        if len(text) <= MAX_ID_LENGTH and identity is not None and not self.link.is_full:
+            who = json.dumps(encode_principal(identity))
             self.link.write(
                 lua_scripts.SEND_SIGNAL, "t", "cancel", "s", self.id, "i", text, "p", who, "w", self.link.worker
             )
@@ -367,12 +371,12 @@ class SharedSession(HttpSession):
     # -- credentials -------------------------------------------------------------------------------------
 
     def note(self, exchange: Exchange) -> None:
-        before = {shown.key for shown in self.shown()}
+        before = {shown.key for shown in self.list_credentials()}
         super().note(exchange)
-        for shown in self.shown():
+        for shown in self.list_credentials():
             if shown.key not in before and shown.key not in self.credentials:
                 self.credentials[shown.key] = shown.principal
-                self.change([f"{CREDENTIAL}{shown.key}", json.dumps(written(shown.principal))], [])
+                self.change([f"{CREDENTIAL}{shown.key}", json.dumps(encode_principal(shown.principal))], [])
 
     def credential_ended(self, key: Any) -> None:
         for reader in list(self.reading.values()):
@@ -389,7 +393,7 @@ class SharedSession(HttpSession):
         """This process ends before its calls do. Who comes back for one is told."""
         for name, stream in list(self.streams.items()):
             request = getattr(stream, "request", None)
-            self.append(name, StoredMessage(interrupted(request), "result"))
+            self.append(name, StoredMessage(encode_interrupted_reply(request), "result"))
 
     def evict(self) -> None:
         self.forget()
@@ -406,4 +410,4 @@ class SharedSession(HttpSession):
 def _audience(message: OutboundMessage) -> str:
     if message.audience is None:
         return ""
-    return json.dumps([written(each) for each in message.audience]) if message.audience else "*"
+    return json.dumps([encode_principal(each) for each in message.audience]) if message.audience else "*"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from defserve.auth.principals import Principal, remembered, written
+from defserve.auth.principals import Principal, decode_principal, encode_principal
 from defserve.base.concurrency import BackgroundTasks
 from defserve.core.messages import Notification, Reply, decode
 from defserve.errors import LimitExceeded, Refused
@@ -42,7 +42,7 @@ class SharedSessions(HttpSessions):
         self._heard: dict[str, int] = {}
         """How often others have said something about a session that is being loaded. What was read before is old."""
         self._unchecked_until = 0.0
-        self.ownership = SessionOwnership(link, self._heard, self.forget)
+        self.ownership = SessionOwnership(link, self._heard, self.drop_session)
         for kind, receiver in (
             ("changed", self._on_changed),
             ("ended", self._on_ended),
@@ -121,9 +121,9 @@ class SharedSessions(HttpSessions):
         known = cast("SharedSession | None", self._open.get(id))
         try:
             if known is not None and known.has_changed:
-                await known.keep()
+                await known.save_changes()
             if known is not None and not self._link.is_written:
-                await known.written()  # what was changed here must not be read as it was before
+                await known.wait_until_written()  # what was changed here must not be read as it was before
             changes, heard = known.changes if known is not None else 0, self._heard.get(id)
             found = await self._link.run(lua_scripts.LOAD_SESSION, id)
         except StoreUnavailable:
@@ -137,14 +137,14 @@ class SharedSessions(HttpSessions):
         known = cast("SharedSession | None", self._open.get(id))
         if found is None:
             if known is not None:
-                self.forget(known)
+                self.drop_session(known)
             return
         record = record_of(found)
         if known is not None and (known.has_changed or known.changes != changes):
             await self._load(id, principal)  # it was changed here meanwhile, and that must not be lost
             return
         if known is None:
-            known = self._opened(id, record, principal)
+            known = self._reopen_session(id, record, principal)
             if known is None:
                 return
         known.restore(record)
@@ -156,19 +156,19 @@ class SharedSessions(HttpSessions):
                 known.try_again()  # nobody else tells it news if this claim was taken
                 raise
         if known in self._link.behind and not known.is_stale:
-            news = known.take_missed()
+            news = known.drain_deferred()
             if known.is_owner:
                 self.ownership.replay(known, news)
 
-    def known(self, id: str) -> SharedSession | None:
+    def find_session(self, id: str) -> SharedSession | None:
         """The session of this id, if this process knows it."""
         return cast("SharedSession | None", self._open.get(id))
 
-    def owned(self) -> list[SharedSession]:
+    def list_owned(self) -> list[SharedSession]:
         """The sessions that this process tells news."""
         return list(self._owned.all)
 
-    def owned_behind(self) -> list[SharedSession]:
+    def list_owned_behind(self) -> list[SharedSession]:
         """Those of them that must hear other news first, or of which it is not known what they want to hear."""
         if not self._owned.stale and not self._link.behind:
             return []
@@ -184,8 +184,8 @@ class SharedSessions(HttpSessions):
             if isinstance(result, Exception):  # the other sessions must hear of it all the same
                 log.error("a session could not be refreshed: %s", result)
 
-    def _opened(self, id: str, record: dict[str, str], principal: Principal | str) -> SharedSession | None:
-        opener = remembered(json.loads(record["opener"]))
+    def _reopen_session(self, id: str, record: dict[str, str], principal: Principal | str) -> SharedSession | None:
+        opener = decode_principal(json.loads(record["opener"]))
         if opener.id != _id(principal):
             return None  # another principal's session is not found: an id is never authority
         if isinstance(principal, Principal):
@@ -213,7 +213,7 @@ class SharedSessions(HttpSessions):
             if not self.is_current(id.decode()):
                 await self.load(id.decode(), principal)
 
-    async def keep(self, session: SharedSession) -> None:
+    async def store_session(self, session: SharedSession) -> None:
         """Write down a session that was opened. Raises StoreUnavailable, and LimitExceeded past a limit."""
         limits, opener = self._provider.limits, session.opener
         if not self._link.follows_news:
@@ -223,7 +223,7 @@ class SharedSessions(HttpSessions):
         else:
             account, most = _account(opener.id), limits.sessions_per_principal
         record = session.record()
-        fields = {"opener": json.dumps(written(opener)), **record}
+        fields = {"opener": json.dumps(encode_principal(opener)), **record}
         pairs = [part for pair in fields.items() for part in pair]
         limit = "" if opener.is_shared_identity else str(most)
         if not await self._link.run(
@@ -238,7 +238,7 @@ class SharedSessions(HttpSessions):
             session.close()
             self._link.write(lua_scripts.END_SESSION, session.id)
 
-    def forget(self, session: SharedSession) -> None:
+    def drop_session(self, session: SharedSession) -> None:
         """Forget a session in this process. Others may go on with it."""
         session.goes_on = True
         if self._open.pop(session.id, None) is not None:
@@ -249,7 +249,7 @@ class SharedSessions(HttpSessions):
         if session.is_owner or session in self._link.behind:  # or perhaps, if the reply to a claim was lost
             told = before(session.missed[0][0]) if session.missed else self._link.handled_news
             self._link.write(lua_scripts.RELEASE_SESSION, session.id, self._link.worker, told)
-        self.forget(session)
+        self.drop_session(session)
 
     def end_idle(self) -> None:
         """Forget those that are idle here. In the store they end by themselves."""
@@ -267,9 +267,9 @@ class SharedSessions(HttpSessions):
         for task in (*self._tasks, *([self._checking] if self._checking is not None else ())):
             task.cancel()
         self.ownership.close()
-        for session in map(_shared, self):
+        for session in map(_to_shared_session, self):
             session.interrupt()
-            self.forget(session)
+            self.drop_session(session)
 
     # -- what others say ---------------------------------------------------------------------------------
 
@@ -284,13 +284,13 @@ class SharedSessions(HttpSessions):
         return self._of(fields)
 
     def _on_news_lost(self) -> None:
-        for session in map(_shared, self):
+        for session in map(_to_shared_session, self):
             session.is_stale = True
             if session.is_owner:
-                session.lose_news()
+                session.mark_gap()
 
     def _on_lease_lost(self) -> None:
-        for session in map(_shared, self):
+        for session in map(_to_shared_session, self):
             for reader in list(session.reading.values()):
                 reader.look(0)
 
@@ -302,7 +302,7 @@ class SharedSessions(HttpSessions):
             self._load_soon(session)
 
     def _load_soon(self, session: SharedSession) -> None:
-        self._tasks.start(self._loaded(session))
+        self._tasks.start(self._reload_session(session))
 
     def _check_owners_soon(self) -> None:
         if self._checking is None or self._checking.done():
@@ -312,24 +312,24 @@ class SharedSessions(HttpSessions):
         for session in list(self._link.behind):
             self._load_soon(cast(SharedSession, session))
 
-    async def _loaded(self, session: SharedSession) -> None:
+    async def _reload_session(self, session: SharedSession) -> None:
         with suppress(Refused):  # it stays stale, and is loaded when it is used
             await self.load(session.id, session.opener)
 
     async def _check_owners(self) -> None:
         """Take over the sessions whose owner died. They may be read here without another request."""
-        owners = {each.owner for each in map(_shared, self)} - {"", self._link.worker}
+        owners = {each.owner for each in map(_to_shared_session, self)} - {"", self._link.worker}
         if not owners or not self._link.knows_who_lives:
             return
         with suppress(Refused):
             found: list[int] = await self._link.run(lua_scripts.FIND_ALIVE, *owners)
             dead = {owner for owner, is_alive in zip(owners, found, strict=True) if not is_alive}
-            for session in [each for each in map(_shared, self) if each.owner in dead]:
-                await self._loaded(session)
+            for session in [each for each in map(_to_shared_session, self) if each.owner in dead]:
+                await self._reload_session(session)
 
     def _on_ended(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._hear(fields)) is not None:
-            self.forget(session)
+            self.drop_session(session)
 
     def _on_owner(self, fields: dict[str, bytes], id: str) -> None:
         owner = fields["w"].decode()
@@ -361,17 +361,19 @@ class SharedSessions(HttpSessions):
         limits = self._provider.limits
         reply: Any = decode(data, depth=limits.depth + 1, keys=limits.keys + 4)
         if isinstance(reply, Reply):
-            session.conversation.answered(reply, remembered(who))
+            session.conversation.feed_reply(reply, decode_principal(who))
 
     def _on_notification(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._of(fields)) is not None:
             method, params = json.loads(fields["d"])
-            session.conversation.take(Notification(method, params, {}), None, remembered(json.loads(fields["p"])))
+            session.conversation.feed_message(
+                Notification(method, params, {}), None, decode_principal(json.loads(fields["p"]))
+            )
 
     def _on_cancel(self, fields: dict[str, bytes], id: str) -> None:
         session, call = self._of(fields), json.loads(fields["i"])
         if session is not None and fields["w"].decode() != self._link.worker and call in session.conversation.in_flight:
-            session.conversation.cancel(call, remembered(json.loads(fields["p"])))
+            session.conversation.cancel(call, decode_principal(json.loads(fields["p"])))
 
 
 def _id(principal: Principal | str) -> str:
@@ -382,5 +384,5 @@ def _account(principal: str) -> str:
     return f"of {principal}"
 
 
-def _shared(session: HttpSession) -> SharedSession:
+def _to_shared_session(session: HttpSession) -> SharedSession:
     return cast(SharedSession, session)

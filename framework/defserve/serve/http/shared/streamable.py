@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
 
-from defserve.auth.principals import remembered, written
+from defserve.auth.principals import decode_principal, encode_principal
 from defserve.core.messages import INVALID_REQUEST, Id, Malformed, Message, Reply, Request, encode
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import Exchange
@@ -37,7 +37,7 @@ from defserve.stores.shared.worker_link import SharedLink
 from defserve.stores.store import StoreUnavailable
 
 FORBIDDEN = "Forbidden: this question is for a caller with more rights"
-LONGEST_QUESTION = 64
+MAX_QUESTION_ID_LENGTH = 64
 # A call has run when it waits for the store: as long as a store takes that is started again. Then it is answered all
 # the same.
 TOLD_SECONDS = 30.0
@@ -90,7 +90,7 @@ class SharedStreamable(Streamable):
         else:
             await super().delete(exchange)
 
-    async def _take(self, exchange: Exchange, message: Message | list[Message]) -> None:
+    async def _handle_message(self, exchange: Exchange, message: Message | list[Message]) -> None:
         if self._must_load(exchange):
             await self._after_loading(exchange, lambda: self._take_known(exchange, message))
         else:
@@ -120,7 +120,7 @@ class SharedStreamable(Streamable):
             return cast("Awaitable[None]", session)
         route = SharedStream(session, exchange, request.id)
         self._published = self.link.published
-        begun = session.conversation.begin(request, route, offer, exchange.principal)
+        begun = session.conversation.start_call(request, route, offer, exchange.principal)
         if isinstance(begun, tuple) and session.has_changed:
             return self._answer_kept(exchange, session, route, begun)
         return self.run(exchange, route, begun, session)
@@ -143,14 +143,14 @@ class SharedStreamable(Streamable):
         """
         if session is not None and session.has_changed:
             try:
-                await session.keep()
+                await session.save_changes()
             except Refused as error:
                 log.error("what a call has changed is not in the store: %s", error.message)
         if self.link.published != published and not self.link.is_written:
-            await self.link.written(TOLD_SECONDS)
+            await self.link.wait_until_written(TOLD_SECONDS)
 
     async def _answer_told(self, exchange: Exchange, route: ResponseRoute, reply: FinalReply) -> None:
-        await self.link.written(TOLD_SECONDS)
+        await self.link.wait_until_written(TOLD_SECONDS)
         if (left := run(exchange, route, reply)) is not None:
             await left
 
@@ -159,7 +159,7 @@ class SharedStreamable(Streamable):
     ) -> None:
         """Answer when the store has what the call has changed."""
         try:
-            await session.keep()
+            await session.save_changes()
         except Refused as error:
             await _away(exchange, error)
         else:
@@ -172,7 +172,7 @@ class SharedStreamable(Streamable):
             await cast("Awaitable[None]", session)
             return
         if isinstance(message, list) and not session.conversation.takes_batches:
-            await super()._take(exchange, message)
+            await super()._handle_message(exchange, message)
             return
         try:
             for each in message if isinstance(message, list) else [message]:
@@ -180,9 +180,9 @@ class SharedStreamable(Streamable):
                     await refuse(exchange, 403, INVALID_REQUEST, FORBIDDEN)
                     return
             route = SharedStream(session, exchange, _ids(message))
-            session.conversation.take(message, route, exchange.principal)
+            session.conversation.feed_message(message, route, exchange.principal)
             # A notification may have changed what is kept, without saying so.
-            await session.keep()
+            await session.save_changes()
         except Refused as error:
             await _away(exchange, error)
             return
@@ -196,15 +196,19 @@ class SharedStreamable(Streamable):
         if not session.conversation.takes_answer(reply, exchange.principal):
             return False
         question = reply.id
-        if not isinstance(question, str) or len(question) > LONGEST_QUESTION or question.startswith(session.numbering):
+        if (
+            not isinstance(question, str)
+            or len(question) > MAX_QUESTION_ID_LENGTH
+            or question.startswith(session.numbering)
+        ):
             return True  # it was asked here, or by nobody
         found = await self.link.run(lua_scripts.FIND_QUESTION, session.id, question)
-        if found is not None and not exchange.principal.covers(remembered(json.loads(found.split(b"\n", 2)[2]))):
+        if found is not None and not exchange.principal.covers(decode_principal(json.loads(found.split(b"\n", 2)[2]))):
             return False
         body = {"result": reply.result} if reply.error is None else {"error": reply.error}
-        data, who = encode({"jsonrpc": "2.0", "id": question, **body}), json.dumps(written(exchange.principal))
+        data, who = encode({"jsonrpc": "2.0", "id": question, **body}), json.dumps(encode_principal(exchange.principal))
         if not self.link.is_written:
-            await session.written()  # what came before the answer comes first
+            await session.wait_until_written()  # what came before the answer comes first
         await self._deliver(session, question, data, who, is_kept=found is not None)
         return True
 
@@ -226,7 +230,7 @@ class SharedStreamable(Streamable):
 
     async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:
         try:
-            await self._shared.keep(cast(SharedSession, session))
+            await self._shared.store_session(cast(SharedSession, session))
         except Refused as error:
             session.conversation.close()
             await _away(exchange, error, request.id)
@@ -261,7 +265,7 @@ class SharedStreamable(Streamable):
     async def _end(self, exchange: Exchange, session: HttpSession) -> None:
         self.sessions.end(session)
         try:
-            await cast(SharedSession, session).written()
+            await cast(SharedSession, session).wait_until_written()
         except Refused as error:
             await _away(exchange, error)
         else:

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from defserve.auth.principals import written
+from defserve.auth.principals import encode_principal
 from defserve.core.messages import Id
 from defserve.serve.http.exchange import Exchange, OutboundMessage
 from defserve.serve.http.sessions import RETRY_MS, ResponseStream, StandaloneStream
@@ -55,8 +55,8 @@ class SharedStream(ResponseStream):
         session.streams[name] = self
         reader = session.reading[name] = StreamReader(session, name, exchange)
         reader.is_begun = False
-        owner, request = json.dumps(written(exchange.principal)), json.dumps(self.request)
-        done = partial(self._begun, reader)
+        owner, request = json.dumps(encode_principal(exchange.principal)), json.dumps(self.request)
+        done = partial(self._on_stream_started, reader)
         session.link.write(
             *(
                 lua_scripts.BEGIN_STREAM,
@@ -75,7 +75,7 @@ class SharedStream(ResponseStream):
         for item in waiting:
             session.append(name, item.message)
 
-    def _begun(self, reader: StreamReader, reply: object) -> None:
+    def _on_stream_started(self, reader: StreamReader, reply: object) -> None:
         reader.is_begun = True
         reader.prime()
 
@@ -93,7 +93,7 @@ class SharedStream(ResponseStream):
     def detach(self, exchange: Exchange) -> None:
         self.session.readers -= 1
         self.session.used = time.monotonic()
-        exchange.take()
+        exchange.take_unread()
         if self.exchange is exchange:
             self.exchange = None
         reader = self.session.reading.get(self.name)
@@ -111,5 +111,5 @@ class SharedStandalone(StandaloneStream):
     def push(self, message: OutboundMessage) -> None:
         self.session.append(STANDALONE, message, delivery=self.session.link.delivering)
 
-    def forget(self) -> None:
+    def drop_waiting(self) -> None:
         """Nothing waits here."""
