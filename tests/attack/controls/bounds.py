@@ -17,8 +17,8 @@ SUBSCRIPTIONS = "defserve.protocols.mcp.subscriptions"
 
 def keep_whole_offers(patch: Patch) -> None:
     """An offer of any size is taken, kept by its session, and remembered for others."""
-    patch.set(f"{LIFECYCLE}:LONGEST_KEY", 10**12)
-    patch.set(f"{LIFECYCLE}:MOST_CAPABILITIES", 10**12)
+    patch.set(f"{LIFECYCLE}:MAX_KEY_LENGTH", 10**12)
+    patch.set(f"{LIFECYCLE}:MAX_CAPABILITIES_BYTES", 10**12)
 
 
 def leave_calls_to_the_collector(patch: Patch) -> None:
@@ -38,7 +38,7 @@ def leave_calls_to_the_collector(patch: Patch) -> None:
 
 def watch_anything(patch: Patch) -> None:
     """A session may watch any number of resources, of any length, whether they are there or not."""
-    patch.set(f"{SUBSCRIPTIONS}:_fit", lambda uris, call: True)
+    patch.set(f"{SUBSCRIPTIONS}:_is_within_limits", lambda uris, call: True)
 
     def make(start: Any) -> Any:
         def initialize(self: Any, *given: Any, **named: Any) -> None:

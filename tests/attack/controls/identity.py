@@ -101,7 +101,7 @@ def find_any_session(patch: Patch) -> None:
 
 def act_for_the_session(patch: Patch) -> None:
     """A request has the rights of who opened its session, whatever key it shows itself."""
-    for name in ("take", "begin", "take_request"):
+    for name in ("feed_message", "start_call", "feed_request"):
         patch.wrap(f"defserve.core.session:Session.{name}", _without_identity)
 
 
@@ -124,7 +124,7 @@ def tell_everybody(patch: Patch) -> None:
 
 def seal_for_anybody(patch: Patch) -> None:
     """A sealed state is good for every caller and every call."""
-    patch.set("defserve.protocols.mcp.asking.round_trips:binding", lambda *given, **named: b"")
+    patch.set("defserve.protocols.mcp.asking.round_trips:digest_binding", lambda *given, **named: b"")
 
 
 def read_any_authorization(patch: Patch) -> None:
@@ -275,7 +275,7 @@ def take_any_answer(patch: Patch) -> None:
 
 
 def redirect_anywhere(patch: Patch) -> None:
-    patch.set("defserve.auth.proxy.clients:matches", lambda registered, asked: True)
+    patch.set("defserve.auth.proxy.clients:matches_redirect", lambda registered, asked: True)
 
 
 def obey_everybody(patch: Patch) -> None:

@@ -43,15 +43,15 @@ def prove_every_state(patch: Patch) -> None:
 
         return found
 
-    for name in ("adopt", "hold"):
-        patch.wrap(f"{CHECKPOINTS}.store:CheckpointStore.{name}", proving)
+    for name in ("adopt", "load_checkpoint"):
+        patch.wrap(f"{CHECKPOINTS}.checkpoint_store:CheckpointStore.{name}", proving)
 
 
 def prove_every_id(patch: Patch) -> None:
     """The id of a checkpoint does not tell whether it is proved."""
     from defserve.stores.checkpoints.checkpoint_tree import _LABELS  # pyright: ignore[reportPrivateUsage]
 
-    patch.item(f"{CHECKPOINTS}.ids:_LABELS", False, _LABELS[True])
+    patch.item(f"{CHECKPOINTS}.checkpoint_tree:_LABELS", False, _LABELS[True])
 
 
 def let_anyone_move_the_shared_head(patch: Patch) -> None:
@@ -80,7 +80,7 @@ def match_by_python(patch: Patch) -> None:
 
 
 def declare_any_pattern(patch: Patch) -> None:
-    patch.set(f"{PATTERNS}:annotated_pattern_problem", lambda pattern, engine: None)
+    patch.set(f"{PATTERNS}:find_pattern_problem", lambda pattern, engine: None)
 
 
 # -- unions ----------------------------------------------------------------------------------------------
@@ -223,11 +223,11 @@ def let_modes_clash(patch: Patch) -> None:
     def without(judged: Any) -> Any:
         return lambda *given: (one for one in judged(*given) if not one.message.endswith("together"))
 
-    patch.wrap(f"{SHELL}.grammar:_judged", without)
+    patch.wrap(f"{SHELL}.grammar:_judge_words", without)
 
 
 def write_any_name(patch: Patch) -> None:
-    patch.set(f"{SHELL}.places:Places.trusted", lambda self, path: None)
+    patch.set(f"{SHELL}.places:Places.check_trusted_name", lambda self, path: None)
 
 
 def _judge_as(patch: Patch, kind: str, other: str) -> None:
@@ -251,14 +251,14 @@ def forget_late_values(patch: Patch) -> None:
     """A value after an operand is a value for every program."""
 
     def make(sort: Any) -> Any:
-        def sorted_words(*given: Any, **more: Any) -> Any:
+        def sort_words(*given: Any, **more: Any) -> Any:
             read = sort(*given, **more)
             read.late.clear()
             return read
 
-        return sorted_words
+        return sort_words
 
-    patch.wrap(f"{SHELL}.grammar:sorted_words", make)
+    patch.wrap(f"{SHELL}.grammar:sort_words", make)
 
 
 def run_the_projects_code(patch: Patch) -> None:

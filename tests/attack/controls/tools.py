@@ -60,7 +60,7 @@ def write_any_file(patch: Patch) -> None:
 
 def take_any_character(patch: Patch) -> None:
     """What a shell would act on is a word like any other."""
-    patch.set(f"{SHELL}.words:_expanding", lambda command: iter(()))
+    patch.set(f"{SHELL}.judgement:_expanding", lambda command: iter(()))
 
 
 def _harmless() -> Any:

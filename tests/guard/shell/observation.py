@@ -45,7 +45,9 @@ HELPERS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys("sdiff diff3 colordiff".split(), frozenset({"diff", "perl"})),
     **dict.fromkeys(
         "zdiff zcmp xzdiff bzgrep xzgrep zstdgrep lzgrep".split(),
-        frozenset("sh bash zdiff diff cmp grep sed gzip bzip2 xz zstd expr printf cat mktemp rm tempfile".split()),
+        frozenset(
+            "sh bash zdiff diff cmp grep sed gzip bzip2 xz zstd zstdcat bzcat xzcat expr printf cat mktemp rm tempfile".split()
+        ),
     ),
     "yq": frozenset({"jq"}),
     "tar": frozenset("gzip bzip2 xz zstd lzip lzma unzstd gunzip sh uncompress".split()),

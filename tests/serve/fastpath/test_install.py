@@ -40,8 +40,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from defserve.serve.fastpath.httptools import HttptoolsBounds
-from defserve.serve.fastpath.install import fits
-print(json.dumps([uvicorn.__version__, fits(HttpToolsProtocol, WebSocketsSansIOProtocol), fits(H11Protocol).deadlines]))
+from defserve.serve.fastpath.install import check_compat
+print(json.dumps([uvicorn.__version__, check_compat(HttpToolsProtocol, WebSocketsSansIOProtocol), check_compat(H11Protocol).deadlines]))
 """
 
 

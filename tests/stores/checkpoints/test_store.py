@@ -483,7 +483,7 @@ def test_reading_and_rolling_back_cost_the_same_at_every_depth(run: Run):
         store: Any = Counting(MemoryStore())
         ids = await line(trees_in(store), 10_000)
         for depth in (*range(20), *range(5_000, 5_020), *range(9_980, 10_000)):
-            for work in ("hold", "rollback"):
+            for work in ("load_checkpoint", "rollback"):
                 store.gets = store.names = 0
                 await getattr(trees_in(store), work)(KEY, ids[depth])
                 assert store.gets <= 3
