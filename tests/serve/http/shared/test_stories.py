@@ -168,7 +168,7 @@ class Story:
         untold = [uri for uri in self.listeners[other % CLIENTS].uris if uri not in self.told | self.perhaps_told]
         if untold:
             self.workers[place].server.resource_updated(untold[0])
-            is_written = await self.workers[place].link.written(0.1)
+            is_written = await self.workers[place].link.wait_until_written(0.1)
             (self.told if is_written else self.perhaps_told).add(untold[0])
 
     async def listen(self, place: int, other: int) -> None:
