@@ -387,7 +387,7 @@ def take_any_file_for_a_sign_in(patch: Patch) -> None:
     from defserve.client.link import sign_in_file
 
     store = "defserve.client.signin.credential_files:FileStore"
-    patch.set(f"{store}.load_credential", lambda self, server: self._read(sign_in_file(server, self._folder)))
+    patch.set(f"{store}.load_credential", lambda self, server: self._read_file(sign_in_file(server, self._folder)))
 
 
 def keep_sign_ins_by_host(patch: Patch) -> None:
@@ -450,7 +450,7 @@ def believe_documents(patch: Patch) -> None:
 
         from defserve.auth.proxy.clients import parse_client
 
-        return parse_client(json.loads(await self._fetch(url)), url, url)
+        return parse_client(json.loads(await self._fetch(url)), self._redirects, url, url)
 
     patch.set(f"{documents}._fetch_client", read)
 
