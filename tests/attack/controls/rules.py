@@ -267,7 +267,7 @@ def run_the_projects_code(patch: Patch) -> None:
 
 def give_out_what_objects_hold(patch: Patch) -> None:
     patch.set("defserve.guard.code.allowed_names:EXPOSED", {})
-    patch.set("defserve.guard.code.allowed_names:MODULE_NAMES", frozenset[str]())
+    patch.set("defserve.guard.code.allowed_names:HIDDEN_MODULES", frozenset[str]())
 
 
 def take_any_name_of_code(patch: Patch) -> None:
