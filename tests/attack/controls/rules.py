@@ -58,10 +58,6 @@ def let_anyone_move_the_shared_head(patch: Patch) -> None:
     patch.set("defserve.protocols.mcpl.state.ownership:StateOwner.is_shared", property(lambda self: False))
 
 
-def let_anyone_roll_back(patch: Patch) -> None:
-    patch.set("defserve.protocols.mcpl.state.section:_refuse_shared", lambda call, held: None)
-
-
 # -- patterns --------------------------------------------------------------------------------------------
 
 PATTERNS = "defserve.binding.patterns"

@@ -10,7 +10,6 @@ from typing import Any
 from tests.attack.arena import Kind
 from tests.attack.controls.rules import (
     let_anyone_move_the_shared_head,
-    let_anyone_roll_back,
     prove_every_id,
     prove_every_state,
 )
@@ -135,7 +134,6 @@ async def move_head(who: Any, version: str) -> list[str]:
 @FAMILY.attack(
     "heads that others share",
     Control(let_anyone_move_the_shared_head, f"after .* {SHARED}", "bob*", here=True),
-    Control(let_anyone_roll_back, "rolled back", "bob*", here=True),
 )
 def _(trial: Trial) -> None:
     people = {"bob": BOB, "a stranger": STRANGER}
