@@ -47,7 +47,7 @@ def same_user_or_stranger(user: int | None) -> Principal:
 
 @lru_cache(maxsize=1024)
 def stranger_at(address: str) -> Principal:
-    """The caller at an address of at most `LONGEST_ADDRESS` characters. A text that is no IP address says nothing."""
+    """The caller at an address of at most `MAX_ADDRESS_LENGTH` characters. A text that is no IP address is ignored."""
     return anonymous(canonical_address(address) or UNKNOWN_ADDRESS)
 
 

@@ -342,7 +342,7 @@ def limit_validator(adapter: TypeAdapter[Any]) -> Any:
 
 
 def argument_schema(schema: CoreSchema) -> CoreSchema:
-    """As `bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
+    """As `limit_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
     return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items))
 
 

@@ -1,6 +1,6 @@
 """Which server a command is about: a Python object in this process, a command that runs one over stdio, or an address.
 
-This module imports little, because `defserve run` uses it. Connecting is the job of `connection`.
+This module imports little, because `defserve run` uses it. `target_connection.py` connects.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Extension:
     def export_state(self, session: Session) -> Mapping[str, Any]:
         """What another process must know to go on with this conversation: JSON values by name, bounded.
 
-        Say `session.kept_changed()` when it changes. Two processes may change different names at the same time.
+        Say `session.mark_dirty()` when it changes. Two processes may change different names at the same time.
         """
         return {}
 

@@ -15,10 +15,6 @@ from pydantic_core import to_json
 from defserve.core.json_values import is_array
 from defserve.inspector.inspection import Inspection, Verb, era_of
 from defserve.inspector.panels import kernel_security, live_topics, resources, state, tasks_questions, tools, wire
-from defserve.inspector.panels import resources as prompts
-from defserve.inspector.panels import resources as skills
-from defserve.inspector.panels import tools as apps
-from defserve.inspector.panels import wire as latency
 from defserve.inspector.protocol import CANCEL, MAX_SCOPES, BadMessage, Json, Request, error_of, is_scope, parse_message
 from defserve.serve.sockets import Receive, Send
 
@@ -207,12 +203,12 @@ VERBS: Final[Mapping[str, Verb]] = {
     **FRAME_VERBS,
     **tools.VERBS,
     **resources.VERBS,
-    **prompts.PROMPT_VERBS,
-    **apps.APP_VERBS,
+    **resources.PROMPT_VERBS,
+    **tools.APP_VERBS,
     **tasks_questions.VERBS,
-    **skills.SKILL_VERBS,
+    **resources.SKILL_VERBS,
     **tasks_questions.QUESTION_VERBS,
-    **latency.LATENCY_VERBS,
+    **wire.LATENCY_VERBS,
     **live_topics.VERBS,
     **kernel_security.VERBS,
     **state.VERBS,

@@ -19,7 +19,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError, did_you_mean
 from defserve.kernel.config.entries import VARIABLE
 from defserve.kernel.config.settings import HEADER, VARIABLE_NAME
-from defserve.tooling import client_settings as files
+from defserve.tooling.client_settings import holds
 from defserve.tooling.export import toml_value
 
 ADDRESSES: Final = ("url", "serverUrl", "httpUrl")
@@ -382,7 +382,7 @@ def client_settings(source: str, scope: Scope | None = None) -> ClientSettings:
         fix = others if app is not None else did_you_mean(source, CLIENTS, others)
         raise UsageError(f"{what}{f' at {path}' if app else ''}", fix=fix)
     format: Format = app.format if app is not None else "toml" if path.suffix == ".toml" else "json"
-    whole = files.holds(path, format)
+    whole = holds(path, format)
     for key in (app.key,) if app is not None else KEYS:
         section = whole.get(key) if is_object(whole) else None
         if is_object(section) and section:

@@ -21,10 +21,9 @@ from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mcp.tasks.extension import TaskLost
 from defserve.protocols.mgp.errors import UpstreamUnavailable
 from defserve.proxying import boundary, items
-from defserve.proxying import relay as tasks
 from defserve.proxying.boundary import shape_result, too_busy
 from defserve.proxying.channel import BackendExchange, Channel, front_of
-from defserve.proxying.relay import RelayContext, RelayedCall, get_held_handle
+from defserve.proxying.relay import RelayContext, RelayedCall, get_held_handle, read_task_id
 
 if TYPE_CHECKING:
     from defserve.proxying.channel import Front
@@ -137,14 +136,14 @@ class Calls:
         """The backend has made a task of a call: the front's answer, with an id of ours."""
         where = {SERVER: self._server.id, HELD: relayed.task_handle}
         try:
-            return await self._keep_task(relayed.call, created, {**where, TASK: tasks.read_task_id(created)})
+            return await self._keep_task(relayed.call, created, {**where, TASK: read_task_id(created)})
         except BaseException:
             relayed.abandon(created)
             self.release_task(where)
             raise
 
     async def ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
-        """See `mcp.tasks.elsewhere.TaskServers`. `where` is what was given to a `KeepTask`."""
+        """See `TaskServers`. `where` is what was given to a `KeepTask`."""
         server = self._server
         seconds = server.timeout or call.session.composition.limits.tool
         found = await call.engine.within(call, seconds, self._ask_in_turn(call, where, method, params))
@@ -190,7 +189,7 @@ class Calls:
             channel.notify_if_idle()
 
     def release_task(self, where: Json) -> None:
-        """See `mcp.tasks.elsewhere.TaskServers`."""
+        """See `TaskServers`."""
         self._context.tasks.release(where[HELD])
 
 

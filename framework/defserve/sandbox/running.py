@@ -5,7 +5,7 @@
 | `standard`, `unrestricted` | as it is | jail |
 | `strict`, `readonly` | by RestrictedPython | Monty if installed; the jail without Monty, and if Monty fails |
 
-A jail needs every layer of `layers.Layers`; if one is missing the run is `Refused`, unless the caller accepts the risk.
+A jail needs every layer of `Layers`; if one is missing the run is `Refused`, unless the caller accepts the risk.
 """
 
 from __future__ import annotations

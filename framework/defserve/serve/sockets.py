@@ -312,7 +312,7 @@ Header: TypeAlias = tuple[bytes, bytes]
 HeaderList: TypeAlias = Iterable[Header]
 
 BUFFERED_REQUEST = "whole request of defserve"
-"""The member of a scope that holds a `WholeRequest`. The reader must remove it, because it refers to the scope."""
+"""The member of a scope that holds a `BufferedRequest`. The reader must remove it, because it refers to the scope."""
 
 PEER_USER = "user of the peer"
 """The member of a scope's `state` that holds the user at the other end of a unix socket. Only our server sets it."""

@@ -1,6 +1,6 @@
 """A store in Redis, for servers that run as many processes. Each space is one hash, each change one script.
 
-What the values look like is decided elsewhere; of a checkpoint, in `checkpoints/tree.py`.
+What the values look like is decided elsewhere; of a checkpoint, in `checkpoints/checkpoint_tree.py`.
 
 The settings of Redis decide how safe an acknowledged change is. Only `appendonly yes` with `appendfsync always` keeps
 the promise of a Store. With `everysec`, a Redis that is killed may lose what it acknowledged in the last two seconds.
@@ -75,7 +75,7 @@ class _Script(Protocol):
 
 
 class RedisStore:
-    """A Store in the Redis at `url`, as `redis_address` describes it.
+    """A Store in the Redis at `url`, as `RedisAddress` describes it.
 
     Raises UsageError if the extra is not installed or the address is not valid.
     """

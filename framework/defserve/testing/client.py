@@ -1,4 +1,4 @@
-"""A client without `await`: the verbs of `host.Client`, run on an event loop in its own thread.
+"""A client without `await`: the verbs of `Client`, run on an event loop in its own thread.
 
 Beside it: the answers that a test prepares, the comparison of listed tools with a file, and names from other clients.
 """

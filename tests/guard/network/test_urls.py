@@ -1,7 +1,7 @@
 """URLs and addresses, judged by their text.
 
 In the corpora **B** must be refused and **A** allowed. **R** is a harmless-looking name: by its text it is allowed, and
-only its addresses can tell whether it is public, so it is for `defserve.net` to resolve it.
+only its addresses can tell whether it is public, and they are looked up when the URL is fetched.
 """
 
 from __future__ import annotations

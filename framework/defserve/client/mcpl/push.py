@@ -23,8 +23,7 @@ from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams, PeerError
 from defserve.protocols.mcp.errors import read_text
-from defserve.protocols.mcpl import content as tags
-from defserve.protocols.mcpl.content import Content, read_content
+from defserve.protocols.mcpl.content import Content, read_content, read_tags
 from defserve.protocols.mcpl.vocabulary import LiveRefusal
 
 PUSH: Final = "push/event"
@@ -96,7 +95,7 @@ class PushReceiver:
             content=read_content(content),
             origin=object_of(params.get("origin")),
             raw=params,
-            tags=tags.read_tags(params.get("tags")),
+            tags=read_tags(params.get("tags")),
         )
 
 

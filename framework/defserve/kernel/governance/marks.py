@@ -187,7 +187,7 @@ def build_governing_entry(entry: ServerEntry, said: SaidMgp | None) -> ServerEnt
 
 
 def claims_of(said: SaidMgp | None) -> dict[str, Any]:
-    """What a server says that the kernel acts on for each of its tools; see `governed`."""
+    """What a server says that the kernel acts on for each of its tools; see `build_governing_entry`."""
     if said is None or said.version is None:
         return {}
     claims = {

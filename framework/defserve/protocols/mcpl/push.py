@@ -26,7 +26,6 @@ from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
 from defserve.protocols.mcpl import peers
-from defserve.protocols.mcpl import peers as claude_channel
 from defserve.protocols.mcpl.content import (
     PUSH_METHOD,
     Event,
@@ -36,7 +35,7 @@ from defserve.protocols.mcpl.content import (
     read_receipt,
     write_receipt,
 )
-from defserve.protocols.mcpl.peers import CURRENT, SOURCE_SESSION, is_ours
+from defserve.protocols.mcpl.peers import CURRENT, SOURCE_SESSION, can_notify_claude, is_ours, notify_claude
 from defserve.protocols.mcpl.policies import is_strangers
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.vocabulary import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
@@ -191,9 +190,9 @@ class PushSection(Section):
         for delay in (*self.delays, None):
             problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
             if problem is not None:
-                if not claude_channel.can_notify_claude(peer, feature_set, problem):
+                if not can_notify_claude(peer, feature_set, problem):
                     raise problem
-                claude_channel.notify_claude(peer, wire)
+                notify_claude(peer, wire)
                 return Receipt(wire["eventId"], True, session=peer.session)
             try:
                 answer = await peer.request(PUSH_METHOD, told, timeout=peer.session.composition.limits.callback)
@@ -286,7 +285,7 @@ class PushSection(Section):
 def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
     """Why an event cannot be sent to a host."""
     problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
-    return None if claude_channel.can_notify_claude(peer, feature_set, problem) else problem
+    return None if can_notify_claude(peer, feature_set, problem) else problem
 
 
 def _may_succeed_later(error: PeerError) -> bool:

@@ -165,7 +165,7 @@ KEPT_BYTES = 64 * 1024
 
 
 class StreamChunks:
-    """A `mcp.function.PartSink`. Call all but `give` and `full` on the loop."""
+    """A `mcp.function.PartSink`. Call all but `send_part` and `full` on the loop."""
 
     __slots__ = (
         "call",

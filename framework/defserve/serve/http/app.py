@@ -24,8 +24,7 @@ from defserve.auth.proxy.site_messages import AuthSite
 from defserve.auth.rates import FailedTokens
 from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, Malformed, decode, encode
 from defserve.errors import LimitExceeded
-from defserve.serve.http import exchange as sse_format
-from defserve.serve.http.exchange import Exchange, OutboundMessage
+from defserve.serve.http.exchange import Exchange, OutboundMessage, format_event
 from defserve.serve.http.other_endpoints import (
     PageMount,
     PageRules,
@@ -562,7 +561,7 @@ class LegacySse:
         watch = asyncio.create_task(exchange.watch(feed.on_disconnect))
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
-            await exchange.start_events(sse_format.event(target.encode(), name="endpoint"))
+            await exchange.start_events(format_event(target.encode(), name="endpoint"))
             await exchange.stream(SILENCE, feed.on_disconnect)
         finally:
             watch.cancel()

@@ -386,7 +386,7 @@ class Exchange(ClientOutbox):
                 self.is_doubted = False
                 await self._write(KEEP_ALIVE, left)
                 continue
-            events = b"".join(event(item.message.data, id=item.id) for item in self.take_unread())
+            events = b"".join(format_event(item.message.data, id=item.id) for item in self.take_unread())
             await self._write(events, left)
             if self.finished and not self.unread:
                 break
@@ -422,7 +422,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _UNSAFE = re.compile(r"[\r\n\0]")
 
 
-def event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
+def format_event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
     """One event. `data` may be any bytes; `retry` is in milliseconds; without a `name` it is a `message`.
 
     Raises ValueError for an `id` or a `name` that would end its line.

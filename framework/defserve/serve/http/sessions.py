@@ -10,8 +10,7 @@ from typing import Any, cast
 
 from defserve.auth.live_credentials import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
-from defserve.serve.http import exchange as sse_format
-from defserve.serve.http.exchange import TOO_MANY_CALLS, UNREAD, ClientOutbox, Exchange, OutboundMessage
+from defserve.serve.http.exchange import TOO_MANY_CALLS, UNREAD, ClientOutbox, Exchange, OutboundMessage, format_event
 from defserve.serve.sockets import TransportSession
 from defserve.stores.stream_events import EventBudget, EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 
@@ -217,7 +216,7 @@ class ResponseStream:
         if not self.answered:
             self.session.streams[self.name] = self
         if self.session.primed:
-            self._first = sse_format.event(b"", id=self.session.events.mark(self.name), retry=RETRY_MS)
+            self._first = format_event(b"", id=self.session.events.mark(self.name), retry=RETRY_MS)
         for item in self.exchange.unread:
             item.id = self._store_event(item.message)
 
@@ -280,7 +279,7 @@ class ResponseStream:
 
 
 def _encode_events(events: Sequence[StoredEvent]) -> bytes:
-    return b"".join(sse_format.event(data, id=id) for id, data in events)
+    return b"".join(format_event(data, id=id) for id, data in events)
 
 
 class StandaloneStream(ResponseStream):

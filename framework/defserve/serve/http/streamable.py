@@ -31,8 +31,14 @@ from defserve.core.messages import (
     decode,
 )
 from defserve.errors import LimitExceeded
-from defserve.serve.http import exchange as sse_format
-from defserve.serve.http.exchange import TOO_MANY_CALLS, CompleteReply, Exchange, OutboundMessage, RefusalData
+from defserve.serve.http.exchange import (
+    TOO_MANY_CALLS,
+    CompleteReply,
+    Exchange,
+    OutboundMessage,
+    RefusalData,
+    format_event,
+)
 from defserve.serve.http.request_heads import NAMED_BY, accepts, param_mismatch, routing_mismatch
 from defserve.serve.http.sessions import HttpSession, HttpSessions, ResponseStream
 from defserve.serve.sockets import BegunCall, HeaderList, RequestOffer, SessionProvider, TransportSession, WaitingCall
@@ -504,7 +510,7 @@ class Streamable:
             route, missed = resumed
             if session.primed and not (missed or exchange.finished):
                 # Clients forget the id that they have resumed with. Without one they come back as new readers.
-                missed = sse_format.event(b"", id=last)
+                missed = format_event(b"", id=last)
         else:
             route, missed = session.standalone, b""
             if session.standalone.is_taken(exchange.principal):

@@ -136,7 +136,7 @@ class Commit(NamedTuple):
 class CheckpointStore:
     """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store.
 
-    `old_secret` is what 0.1.0 made ids with (`secret.OLD_KEY`). It recognizes ids that prove nothing.
+    `old_secret` is what 0.1.0 made ids with (`OLD_KEY`). It recognizes ids that prove nothing.
     """
 
     def __init__(
@@ -511,7 +511,7 @@ class CheckpointCache:
 KEY: Final = "checkpoints"
 OLD_KEY: Final = "checkpoints 0.1.0"
 """What 0.1.0 made ids with. It names no server, and a secret that is changed does not change it. So ids are recognized
-with it that prove nothing, as all of 0.1.0 do, and none is made. `adopting` keeps it."""
+with it that prove nothing, as all of 0.1.0 do, and none is made. `adoption.py` keeps it."""
 
 
 def derive_secret(known: bytes, identity: ServerIdentity) -> bytes:

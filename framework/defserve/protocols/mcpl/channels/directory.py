@@ -16,7 +16,6 @@ from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, MethodNotFound, NoBackChannel, PeerError, Refused, UsageError
 from defserve.protocols.mcpl import peers
-from defserve.protocols.mcpl import peers as claude_channel
 from defserve.protocols.mcpl.channels.messages import (
     MAX_CHANNELS,
     OBSERVED_ONLY,
@@ -522,13 +521,13 @@ class MessageDelivery:
             answer = await peer.try_request("channels.incoming", INCOMING_METHOD, {"messages": told}, timeout=limit)
             return receipts(wires, answer, peer.session)
         for wire in wires:
-            claude_channel.notify_claude(peer, _as_event(self.kind, wire))
+            peers.notify_claude(peer, _as_event(self.kind, wire))
         return receipts(wires, {}, peer.session)
 
     def _obstacle(self, message: Message, peer: peers.Peer) -> Exception | None:
         """Why a message cannot be sent to a host."""
         problem = peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming")
-        if problem is not None and not claude_channel.can_notify_claude(peer, self.kind.feature_set, problem):
+        if problem is not None and not peers.can_notify_claude(peer, self.kind.feature_set, problem):
             return problem
         view = peer.session.peek(SessionChannels)
         held = self.directory.find_channel(view, message.channel_id)
