@@ -181,7 +181,7 @@ _CHANGING: Table = {
         "show": "-n@1 | / !n undashed+ | undashed*",
         "get-url": "--push --all | undashed",
         "add": "!w -f!n -t:undashed -m:undashed --tags --no-tags | undashed remote-name",
-        # Not rename and remove: they run a hook, whatever the settings say of hooks.
+        # Not rename, remove and prune: they run a hook, whatever the settings say of hooks.
         "set-url": "!w --push | undashed remote-name undashed?",
         "update": "!w !n -p --prune | undashed*",
     },

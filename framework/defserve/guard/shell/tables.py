@@ -115,8 +115,8 @@ VERSIONED: Mapping[str, frozenset[str]] = {
     "vim": frozenset({"--version"}),
     "java": frozenset({"--version", "-version", "--help"}),
     "javac": frozenset({"--version", "-version"}),
-    # With a sub-command, it starts a pager.
-    "git": frozenset({"--help", "-h"}),
+    # With the name of a sub-command, it starts a program that shows the manual.
+    "git": frozenset({"--help", "-h", "help", "help -a", "help --all", "help -g", "help --guides"}),
     "kubectl": frozenset({"version --client", "version --client=true", "version --client -o json"}),
     "ffmpeg": frozenset({"-version"}),
     "nginx": frozenset({"-v"}),
