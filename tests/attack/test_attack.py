@@ -48,6 +48,19 @@ def test_no_library_can_connect_elsewhere_either():
     assert done.stdout.split() == ["refused", "refused"]
 
 
+def test_every_control_finds_the_protection_that_it_removes():
+    missing = dict[str, str]()
+    for removal in {control.remove for attack in attacks() for control in attack.controls}:
+        patch = Patch()
+        try:
+            removal(patch)
+        except (AttributeError, ImportError, KeyError) as error:
+            missing[removal.__name__] = str(error)
+        finally:
+            patch.undo()
+    assert missing == {}
+
+
 def test_a_peer_that_hangs_up_is_an_answer():
     with socket.create_server(("127.0.0.1", 0)) as server:
         with Wire(Place(*server.getsockname()[:2]), patience=2) as wire:

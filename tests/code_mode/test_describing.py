@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens, ToolError, UsageError
 from defserve.auth.principals import Principal
 from defserve.code_mode.extension import (
-    LONGEST_SIGNATURE,
-    _matching,  # pyright: ignore[reportPrivateUsage]
+    MAX_SIGNATURE_LENGTH,
+    _match_query,  # pyright: ignore[reportPrivateUsage]
     is_callable_by_name,
     signature,
 )
@@ -31,7 +31,9 @@ from tests.protocols.mgp.callers import ALICE, speaking
 from tests.raw import ERAS, STATELESS, VERSIONS, Json, Raw, raw, text_of
 from tests.rows import for_each_row
 
-pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
+pytestmark = pytest.mark.skipif(
+    not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"
+)
 
 
 DIALECT = Server("s", "1").mcp.lifecycle.dialects[STATELESS]
@@ -144,7 +146,7 @@ def remote(schema: Json) -> RemoteTool:
 @for_each_row("name", list(SCHEMAS))
 def test_any_schema_of_another_server_is_described_in_little_time(name: str):
     tool = remote(SCHEMAS[name])
-    assert len(signature(tool, DIALECT)) <= LONGEST_SIGNATURE
+    assert len(signature(tool, DIALECT)) <= MAX_SIGNATURE_LENGTH
     assert cpu_within(0.25, lambda: signature(tool, DIALECT))
 
 
@@ -207,8 +209,8 @@ async def test_a_query_longer_than_a_few_sentences_is_refused():
 
 def test_a_query_is_looked_for_once_in_each_tool_however_often_it_says_a_word():
     tools = {f"book_{n}": Tool.of(number, ToolOptions(name=f"book_{n}", description="a " * 4_000)) for n in range(200)}
-    assert cpu_within(0.5, lambda: _matching(tools, " ".join(f"w{n}" for n in range(MAX_QUERY_LENGTH))))
-    assert _matching(tools, "book_7 book_7 BOOK_7 zebra")[0] == "book_7"
+    assert cpu_within(0.5, lambda: _match_query(tools, " ".join(f"w{n}" for n in range(MAX_QUERY_LENGTH))))
+    assert _match_query(tools, "book_7 book_7 BOOK_7 zebra")[0] == "book_7"
 
 
 @pytest.mark.anyio

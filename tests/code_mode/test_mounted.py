@@ -17,7 +17,7 @@ from tests.waiting import until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version"),
+    pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"),
 ]
 
 

@@ -18,7 +18,7 @@ from tests.waiting import slow_tool, until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version"),
+    pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"),
 ]
 
 SECRET = "a secret of twenty-six bytes"

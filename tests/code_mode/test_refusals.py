@@ -37,7 +37,7 @@ from tests.rows import for_each_row
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version"),
+    pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"),
 ]
 
 

@@ -24,7 +24,7 @@ from tests.waiting import slow_tool, until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version"),
+    pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"),
 ]
 
 
@@ -311,7 +311,7 @@ async def test_code_that_finds_no_worker_in_its_time_is_not_run():
     server = shop(CodeMode(workers=1, seconds=0.2))
     (mode,) = [extension for extension in server.extensions if isinstance(extension, CodeModeExtension)]
     async with raw(server) as peer:
-        await mode.place().slots.take("somebody else", None)
+        await mode.place().slots.acquire_slot("somebody else", None)
         text = failure(await run(peer, "add(1)"))
     assert "within 0.2 s no worker was free" in text and "No tool had been called" in text
 
@@ -427,7 +427,7 @@ def test_a_run_longer_than_a_tool_may_take_is_refused():
 
 
 def test_without_monty_code_mode_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(monty, "installed", lambda: False)
+    monkeypatch.setattr(monty, "is_installed", lambda: False)
     with pytest.raises(UsageError, match=r"defserve\[sandbox\]"):
         Server("s", code_mode=True)
 

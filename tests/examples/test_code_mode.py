@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version"),
+    pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"),
 ]
 
 RESTOCK = """

@@ -45,7 +45,7 @@ async def test_the_tools_of_all_servers_are_served_as_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
+@pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version")
 async def test_code_calls_tools_of_all_servers_if_the_file_says_so(tmp_path: Path) -> None:
     async with running(tmp_path, "[kernel]\ncode_mode = true\n", entry("a"), entry("b")) as here:
         code = "[int(a_add(1, 2)) + int(b_add(a=3, b=4)), a_pid() != b_pid()]"

@@ -27,7 +27,7 @@ def jailed() -> Program:
 
 @pytest.fixture
 def without_monty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monty, "installed", lambda: False)
+    monkeypatch.setattr(monty, "is_installed", lambda: False)
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ class RecordingWorkers(Workers):
         super().__init__(most)
         self.taken: list[MontyWorker] = []
 
-    def take(self) -> MontyWorker:
-        worker = super().take()
+    def acquire_worker(self) -> MontyWorker:
+        worker = super().acquire_worker()
         self.taken.append(worker)
         return worker
 

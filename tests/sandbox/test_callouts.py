@@ -12,7 +12,9 @@ from defserve.sandbox.callouts import Answer, CallBudget, Pause, Program
 from defserve.sandbox.job import Outcome, SandboxLimits
 from defserve.sandbox.workers import Workers
 
-pytestmark = pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
+pytestmark = pytest.mark.skipif(
+    not monty.is_installed(), reason="pydantic-monty is not installed in the tested version"
+)
 
 
 @pytest.fixture(scope="module")

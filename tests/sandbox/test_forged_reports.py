@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.sandbox import Outcome, probe, run
-from defserve.sandbox.job import REPR
+from defserve.sandbox.job import MAX_REPR
 from tests.rows import for_each_row
 from tests.sandbox.conftest import Program
 
@@ -45,7 +45,7 @@ frame = sys._getframe()
 while frame.f_back is not None:
     frame = frame.f_back
     ours = frame.f_globals
-    for name in ("encode", "execute", "describe"):
+    for name in ("encode", "execute", "describe_error"):
         if name in ours:
             ours[name] = lambda *_: {report!r}
 7
@@ -133,7 +133,7 @@ def test_what_it_says_of_itself_keeps_to_its_limits(report: dict[str, Any], stat
     )
     outcome = jailed(source, output_bytes=10_000)
     assert outcome.status == status and len(outcome.error or "") <= 16_000
-    assert outcome.value is None or len(outcome.value) == REPR
+    assert outcome.value is None or len(outcome.value) == MAX_REPR
 
 
 @pytest.mark.usefixtures("without_layers", "without_monty")

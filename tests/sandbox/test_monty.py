@@ -17,7 +17,7 @@ from defserve.sandbox.job import RunStop, make_job
 from tests.effort import calls_of
 from tests.rows import for_each_row
 
-pytestmark = pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
+pytestmark = pytest.mark.skipif(not monty.is_installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
 
 RESTRICTED = ("strict", "readonly")
 
@@ -152,13 +152,13 @@ class TestLimits:
 
 def test_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: "1.5.0")
-    monty.installed.cache_clear()
+    monty.is_installed.cache_clear()
     try:
-        assert not monty.installed()
+        assert not monty.is_installed()
     finally:
         monkeypatch.undo()
-        monty.installed.cache_clear()
-    assert monty.installed()
+        monty.is_installed.cache_clear()
+    assert monty.is_installed()
 
 
 @pytest.mark.usefixtures("descriptors")

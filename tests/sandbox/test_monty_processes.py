@@ -25,7 +25,7 @@ from tests.sandbox.hostile_values import CALLS, RUNS, RecordingWorkers, is_left
 from tests.waiting import wait_until
 
 pytestmark = [
-    pytest.mark.skipif(not monty.installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed"),
+    pytest.mark.skipif(not monty.is_installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc"),
 ]
 

@@ -38,7 +38,7 @@ class TestValues:
     @pytest.fixture(autouse=True)
     def select_trees(self, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if engine == "jail":
-            monkeypatch.setattr(monty, "installed", lambda: False)
+            monkeypatch.setattr(monty, "is_installed", lambda: False)
 
     @pytest.mark.parametrize(
         ("source", "value"),

@@ -109,7 +109,7 @@ def test_what_computing_needs_passes(processor: str) -> None:
 def test_some_calls_depend_on_their_arguments(
     processor: str, name: str, arguments: tuple[int, ...], passes: bool
 ) -> None:
-    number = confinement.guarded_calls(PID)[name][0][PROCESSORS.index(processor)]
+    number = confinement.list_guarded_calls(PID)[name][0][PROCESSORS.index(processor)]
     assert answer(processor, number, *arguments) == (confinement.ALLOW if passes else REFUSED)
 
 

@@ -41,16 +41,16 @@ EXCEPTIONS: Final[Mapping[str, ErrorKind]] = {
 }
 
 
-def requested(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Params]:
+def resolve_request(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Params]:
     """The tool and the arguments that the code asks for, which are JSON already. Raises BadCall."""
     if out.name != CALL_TOOL:
-        tool = _found(call, tools, out.name)
-        return tool, _named(tool, out)
+        tool = _find_tool(call, tools, out.name)
+        return tool, _name_arguments(tool, out)
     given = dict(zip(("name", "arguments"), out.args, strict=False)) | out.kwargs
     name, arguments = given.get("name"), given.get("arguments", {})
     if not (isinstance(name, str) and is_object(arguments) and len(out.args) <= 2 and given.keys() <= _TAKES):
         raise BadCall("TypeError", 'call_tool takes a name and a dict of arguments: await call_tool("add", {"a": 1})')
-    return _found(call, tools, name), arguments
+    return _find_tool(call, tools, name), arguments
 
 
 def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
@@ -73,7 +73,7 @@ async def answer(inner: InnerCall, tool: Tool) -> Answer:
     except Exception as error:
         result = tool_failure(inner, unwrap_group(error))
     if result.get("isError"):
-        return Answer(error=_kind(result), message=tool_error(result).message)
+        return Answer(error=_classify_error(result), message=tool_error(result).message)
     if result.get("resultType", "complete") != "complete":
         return Answer(error="RuntimeError", message=f"{tool.name} does not answer at once, so code cannot call it")
     try:
@@ -82,13 +82,13 @@ async def answer(inner: InnerCall, tool: Tool) -> Answer:
         return Answer(error="RuntimeError", message=f"the result of {tool.name} has no JSON form: {error}")
 
 
-def _kind(result: Params) -> ErrorKind:
+def _classify_error(result: Params) -> ErrorKind:
     meta = result.get("_meta")
     detail: Any = meta.get(ERROR_KEY) if is_mapping(meta) else None
     return EXCEPTIONS.get(str(detail.get("error_type")), "RuntimeError") if is_mapping(detail) else "RuntimeError"
 
 
-def _found(call: Call, tools: Registry[Tool], name: str) -> Tool:
+def _find_tool(call: Call, tools: Registry[Tool], name: str) -> Tool:
     if name == INDIRECT:
         raise BadCall("RuntimeError", f"{name} is for clients: code calls the tool itself")
     if (tool := seen(call, tools, name)) is None:
@@ -96,7 +96,7 @@ def _found(call: Call, tools: Registry[Tool], name: str) -> Tool:
     return tool
 
 
-def _named(tool: Tool, out: CallOut) -> Params:
+def _name_arguments(tool: Tool, out: CallOut) -> Params:
     """The arguments by name. Those without one are in the order of the tool's schema."""
     if not out.args:
         return out.kwargs

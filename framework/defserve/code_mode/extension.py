@@ -32,7 +32,7 @@ from defserve.search.ranking import MAX_QUERY_LENGTH, MAX_QUERY_WORDS
 RUN, DESCRIBE = "run_code", "describe_tools"
 
 # How many tools are described at once, and how many of them in full.
-MOST_DESCRIBED, IN_FULL, LONGEST_NAME = 200, 20, 128
+MAX_DESCRIBED_TOOLS, MAX_FULL_SIGNATURES, MAX_NAME_LENGTH = 200, 20, 128
 
 # After its own limit, a run has so many seconds to end.
 GRACE_SECONDS = 5.0
@@ -61,7 +61,7 @@ class CodeModeExtension(Extension):
     names = frozenset({RUN, DESCRIBE})
 
     def __init__(self, options: CodeMode, tools: Registry[Tool]) -> None:
-        if not monty.installed():
+        if not monty.is_installed():
             raise UsageError(
                 f"code mode needs pydantic-monty {monty.VERSION}, which is not installed",
                 fix="pip install 'defserve[sandbox]'",
@@ -81,8 +81,8 @@ class CodeModeExtension(Extension):
             name=DESCRIBE, title="Describe tools", description=ABOUT_DESCRIBE, annotations={"readOnlyHint": True}
         )
         return (
-            Tool.of(self.run_code, run, find_provider=_the_call),
-            Tool.of(self.describe_tools, describe, find_provider=_the_call),
+            Tool.of(self.run_code, run, find_provider=_provide_call),
+            Tool.of(self.describe_tools, describe, find_provider=_provide_call),
         )
 
     # -- the tools ---------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class CodeModeExtension(Extension):
 
         outcome, note = await place.parking.run(call, begin)
         if outcome.status != "ok":
-            raise ToolError(_failure(outcome, note), data={"status": outcome.status})
+            raise ToolError(_format_failure(outcome, note), data={"status": outcome.status})
         printed = {"printed": outcome.stdout} if outcome.stdout else {}
         return {"result": outcome.value, **printed}
 
@@ -116,27 +116,27 @@ class CodeModeExtension(Extension):
             names: Names of tools to describe.
             query: What the tools should do, in a few words.
         """
-        dialect, asker = dialect_of(call), _as_description(call)
+        dialect, asker = dialect_of(call), _read_as_description(call)
         seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and may_be_seen(asker, tool)}
         if names:
             known = (
-                signature(seen[n], dialect) if n in seen else f"# there is no tool {n[:LONGEST_NAME]}" for n in names
+                signature(seen[n], dialect) if n in seen else f"# there is no tool {n[:MAX_NAME_LENGTH]}" for n in names
             )
-            return "\n".join(islice(known, MOST_DESCRIBED))
+            return "\n".join(islice(known, MAX_DESCRIBED_TOOLS))
         if query:
             if len(query) > MAX_QUERY_LENGTH:
                 raise ToolError(f"the query has more than {MAX_QUERY_LENGTH} characters; say it in a few words")
-            found = await self._found(call, query) if self.discover is not None else _matching(seen, query)
+            found = await self._search_tools(call, query) if self.discover is not None else _match_query(seen, query)
             seen = {name: seen[name] for name in found if name in seen}
-        shown = list(seen.values())[:MOST_DESCRIBED]
-        lines = [signature(tool, dialect, brief=len(seen) > IN_FULL) for tool in shown]
+        shown = list(seen.values())[:MAX_DESCRIBED_TOOLS]
+        lines = [signature(tool, dialect, brief=len(seen) > MAX_FULL_SIGNATURES) for tool in shown]
         if len(seen) > len(shown):
             lines.append(f"# and {len(seen) - len(shown)} more: give a query")
         return "\n".join(lines) or "# no tool fits"
 
-    async def _found(self, call: Call, query: str) -> list[str]:
+    async def _search_tools(self, call: Call, query: str) -> list[str]:
         assert self.discover is not None
-        answer = await self.discover(call, {"query": query, "max_results": IN_FULL})
+        answer = await self.discover(call, {"query": query, "max_results": MAX_FULL_SIGNATURES})
         return [tool["name"] for tool in answer["tools"]]
 
     # -- the plug ----------------------------------------------------------------------------------------
@@ -179,23 +179,23 @@ class CodeModeExtension(Extension):
         return self._places[loop]
 
 
-def _the_call(annotation: Any) -> Callable[[Call], Call] | None:
+def _provide_call(annotation: Any) -> Callable[[Call], Call] | None:
     return (lambda call: call) if annotation is Call else None
 
 
-def _as_description(call: Call) -> Call:
+def _read_as_description(call: Call) -> Call:
     """The call as a list decides who sees what: a call of a tool finds even those that it may not use."""
     asker = Call(call.session, call.id, "tools/describe", call.params, call.raw, call.terms)
     asker.identity = call.identity
     return asker
 
 
-def _failure(outcome: Outcome, note: str) -> str:
+def _format_failure(outcome: Outcome, note: str) -> str:
     printed = f"\nIt had printed:\n{outcome.stdout}" if outcome.stdout else ""
     return f"{outcome.error}\n{note}{printed}"
 
 
-def _matching(tools: dict[str, Tool], query: str) -> list[str]:
+def _match_query(tools: dict[str, Tool], query: str) -> list[str]:
     """The tools with the most words of a query in their name or description."""
     words = list(dict.fromkeys(query.lower().split()))[:MAX_QUERY_WORDS]
     texts = ((name, f"{name} {tool.description}"[:MAX_TEXT_LENGTH].lower()) for name, tool in tools.items())
@@ -209,9 +209,9 @@ def _matching(tools: dict[str, Tool], query: str) -> list[str]:
 TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 # Of the types of one schema: how many parts are spelled out, and how long one may be.
-MOST_PARTS, LONGEST = 100, 300
-LONGEST_SIGNATURE = 4_000
-FIRST_LINE = 120
+MAX_TYPE_PARTS, MAX_TYPE_LENGTH = 100, 300
+MAX_SIGNATURE_LENGTH = 4_000
+MAX_FIRST_LINE = 120
 KINDS = (*TYPES, "array", "object")
 
 # Of the parameters of one tool. The schema may be another server's, of any width.
@@ -220,18 +220,18 @@ MAX_PARAMETERS, MAX_PARAMETER_NAME = 100, 64
 
 def signature(tool: Tool, dialect: Dialect, *, brief: bool = False) -> str:
     """`def add(a: int, b: int = 1) -> int` and its description. `brief` keeps the first line of that."""
-    parameters, result = ", ".join(_parameters(tool.function.arguments.schema)), _result(tool, dialect)
+    parameters, result = ", ".join(_iter_parameters(tool.function.arguments.schema)), _format_result(tool, dialect)
     if is_callable_by_name(tool.name):
         head = f"def {tool.name}({parameters}) -> {result}"
     else:
         head = f"await call_tool({tool.name!r}, {{{parameters}}}) -> {result}"
     described = " ".join(tool.description.split())
-    if brief and len(described) > FIRST_LINE:
-        described = described[: FIRST_LINE - 1] + "…"
-    return (f"{head}: {described}" if described else head)[:LONGEST_SIGNATURE]
+    if brief and len(described) > MAX_FIRST_LINE:
+        described = described[: MAX_FIRST_LINE - 1] + "…"
+    return (f"{head}: {described}" if described else head)[:MAX_SIGNATURE_LENGTH]
 
 
-def _result(tool: Tool, dialect: Dialect) -> str:
+def _format_result(tool: Tool, dialect: Dialect) -> str:
     # A tool of another server has only its listing.
     returned = tool.returns.schema or tool.returns.scalar or tool.describe(dialect).get("outputSchema")
     if returned is not None:
@@ -246,78 +246,79 @@ def is_callable_by_name(name: str) -> bool:
     return name.isidentifier() and not iskeyword(name) and not hasattr(builtins, name)
 
 
-def _parameters(schema: Mapping[str, Any]) -> Iterator[str]:
+def _iter_parameters(schema: Mapping[str, Any]) -> Iterator[str]:
     properties: Any = schema.get("properties")
     required, types = read_required(schema), _Types(schema)
     if not is_object(properties):
         return
     for name, member in islice(properties.items(), MAX_PARAMETERS):
-        text = f"{_name(name)}: {types.text(member)}"
+        text = f"{_format_name(name)}: {types.text(member)}"
         if name in required:
             yield text
         else:
-            yield f"{text} = {_literal(member.get('default'))}" if is_mapping(member) else f"{text} = None"
+            yield f"{text} = {_format_literal(member.get('default'))}" if is_mapping(member) else f"{text} = None"
     if len(properties) > MAX_PARAMETERS:
         yield f"… {len(properties) - MAX_PARAMETERS} more"
 
 
-def _name(name: str) -> str:
+def _format_name(name: str) -> str:
     """A parameter as it is called. What is no identifier is quoted: a line break in it would begin another tool."""
-    return name if len(name) <= MAX_PARAMETER_NAME and name.isidentifier() else _literal(name[:MAX_PARAMETER_NAME])
+    is_plain = len(name) <= MAX_PARAMETER_NAME and name.isidentifier()
+    return name if is_plain else _format_literal(name[:MAX_PARAMETER_NAME])
 
 
-def _literal(value: Any) -> str:
-    return repr(value) if measure_value(value, LONGEST) <= LONGEST else "…"
+def _format_literal(value: Any) -> str:
+    return repr(value) if measure_value(value, MAX_TYPE_LENGTH) <= MAX_TYPE_LENGTH else "…"
 
 
 class _Types:
     """Types of one schema. Those of other servers may refer to themselves, so only so many parts are spelled out."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left = root, MOST_PARTS
+        self._root, self._left = root, MAX_TYPE_PARTS
 
     def text(self, schema: Any) -> str:
         self._left -= 1
-        text = self._spelled(schema) if self._left > 0 and is_mapping(schema) else "Any"
-        return text if len(text) <= LONGEST else "Any"
+        text = self._format_type(schema) if self._left > 0 and is_mapping(schema) else "Any"
+        return text if len(text) <= MAX_TYPE_LENGTH else "Any"
 
-    def _spelled(self, schema: Mapping[str, Any]) -> str:
+    def _format_type(self, schema: Mapping[str, Any]) -> str:
         if isinstance(ref := schema.get("$ref"), str):
-            return self.text(self._referred(ref)) if len(ref) <= LONGEST else "Any"
+            return self.text(self._resolve_reference(ref)) if len(ref) <= MAX_TYPE_LENGTH else "Any"
         if "const" in schema:
-            return f"Literal[{_literal(schema['const'])}]"
+            return f"Literal[{_format_literal(schema['const'])}]"
         if is_array(values := schema.get("enum")):
-            return f"Literal[{', '.join(map(_literal, values))}]" if len(values) <= MOST_PARTS else "Any"
+            return f"Literal[{', '.join(map(_format_literal, values))}]" if len(values) <= MAX_TYPE_PARTS else "Any"
         for keyword in ("anyOf", "oneOf"):
             if is_array(members := schema.get(keyword)):
-                return self._joined(members)
+                return self._format_union(members)
         kind: Any = schema.get("type")
         if is_array(kind):
-            return self._joined([{**schema, "type": one} for one in kind]) if len(kind) <= len(KINDS) else "Any"
+            return self._format_union([{**schema, "type": one} for one in kind]) if len(kind) <= len(KINDS) else "Any"
         if kind == "array":
             return f"list[{self.text(schema['items'])}]" if "items" in schema else "list"
         if kind == "object":
-            return self._object(schema)
+            return self._format_object(schema)
         return TYPES.get(kind, "Any") if isinstance(kind, str) else "Any"
 
-    def _joined(self, members: Sequence[Any]) -> str:
+    def _format_union(self, members: Sequence[Any]) -> str:
         # More than are spelled out is too long, or the same.
-        return " | ".join(dict.fromkeys(map(self.text, members[:MOST_PARTS]))) or "Any"
+        return " | ".join(dict.fromkeys(map(self.text, members[:MAX_TYPE_PARTS]))) or "Any"
 
-    def _object(self, schema: Mapping[str, Any]) -> str:
+    def _format_object(self, schema: Mapping[str, Any]) -> str:
         properties: Any = schema.get("properties")
-        if is_object(properties) and len(properties) > MOST_PARTS:
+        if is_object(properties) and len(properties) > MAX_TYPE_PARTS:
             return "dict"
         if is_object(properties) and properties:
             required = read_required(schema)
             members = (
-                f"{_literal(n)}{'' if n in required else '?'}: {self.text(one)}" for n, one in properties.items()
+                f"{_format_literal(n)}{'' if n in required else '?'}: {self.text(one)}" for n, one in properties.items()
             )
             return f"{{{', '.join(members)}}}"
         values = schema.get("additionalProperties")
         return f"dict[str, {self.text(values)}]" if is_mapping(values) else "dict"
 
-    def _referred(self, ref: str) -> Any:
+    def _resolve_reference(self, ref: str) -> Any:
         found: Any = self._root
         for part in ref.removeprefix("#/").split("/"):
             found = found.get(part) if is_mapping(found) else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from defserve.code_mode.calls import CALL_TOOL, BadCall, answer, check_arguments, requested, seen
+from defserve.code_mode.calls import CALL_TOOL, BadCall, answer, check_arguments, resolve_request, seen
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import TimedOut, UsageError
@@ -20,10 +20,10 @@ from defserve.sandbox.job import Outcome, SandboxLimits
 from defserve.sandbox.workers import Workers
 
 # How many of the calls are named in an error.
-NAMED = 20
+MAX_NAMED_CALLS = 20
 
 # Bytes of all runs that wait for an answer within their request, and have given their worker back.
-MOST_KEPT = 64 * 1024 * 1024
+MAX_KEPT_BYTES = 64 * 1024 * 1024
 
 
 class RunPlace:
@@ -58,16 +58,16 @@ class CodeRun:
         self.made: list[str] = []
         self._resting: asyncio.Task[None] | None = None
         self._kept = 0
-        self.clock = RunClock(options.seconds, self._out_of_time, self._asking)
-        work.note, work.prepare, work.attached = self.note, self._park, self._attached
+        self.clock = RunClock(options.seconds, self._on_timeout, self._on_question)
+        work.note, work.prepare, work.attached = self.note, self._park, self._attach_call
         self.clock.follow(work.call)
 
     def note(self) -> str:
         """Which tools it has called, in words."""
         if not self.made:
             return "No tool had been called."
-        more = f" and {len(self.made) - NAMED} more" if len(self.made) > NAMED else ""
-        return f"These tools had been called: {', '.join(self.made[:NAMED])}{more}."
+        more = f" and {len(self.made) - MAX_NAMED_CALLS} more" if len(self.made) > MAX_NAMED_CALLS else ""
+        return f"These tools had been called: {', '.join(self.made[:MAX_NAMED_CALLS])}{more}."
 
     async def run(self) -> Outcome:
         """Never raises for what the code does."""
@@ -78,7 +78,7 @@ class CodeRun:
                     self._begin(out)
                 if not self._calls:
                     return Outcome("error", stdout=self._program.printed, error="the code waits for what never comes")
-                step = await self._turn(partial(self._program.resume, await self._answers(step)))
+                step = await self._turn(partial(self._program.resume, await self._await_answers(step)))
             if forgotten := [out.line for out in self._program.unmade] if step else []:
                 note = f"(a call on line {forgotten[0]} was not awaited, so it was not made)\n"
                 return replace(step, stdout=step.stdout + note)
@@ -86,7 +86,7 @@ class CodeRun:
         except asyncio.CancelledError:
             if not self.clock.over:
                 raise
-            return Outcome("timeout", stdout=self._program.printed, error=self._late())
+            return Outcome("timeout", stdout=self._program.printed, error=self._describe_timeout())
         finally:
             await self._end()
 
@@ -101,12 +101,12 @@ class CodeRun:
             self._place.kept -= self._kept
             self._kept = 0
             if self._slot_of is None:
-                await self._place.slots.take(call.principal, self)
+                await self._place.slots.acquire_slot(call.principal, self)
                 self._slot_of = call.principal
             self._began = True
-            return await call.engine.in_thread(partial(self._read, turn, call.session.composition.limits))
+            return await call.engine.in_thread(partial(self._run_turn, turn, call.session.composition.limits))
 
-    def _read(self, turn: Callable[[], Pause | Outcome], limits: Limits) -> Pause | Outcome:
+    def _run_turn(self, turn: Callable[[], Pause | Outcome], limits: Limits) -> Pause | Outcome:
         """A turn in a thread, and the arguments of the calls that it ends with."""
         step = turn()
         for out in step.calls if isinstance(step, Pause) else ():
@@ -121,10 +121,10 @@ class CodeRun:
         async with self._turns:
             self.clock.leave()
             size = await self._work.call.engine.in_thread(self._program.park)
-            self._give_back()
+            self._release_slot()
             return size
 
-    def _asking(self) -> None:
+    def _on_question(self) -> None:
         if self._resting is None or self._resting.done():
             self._resting = asyncio.create_task(self._rest())
 
@@ -134,26 +134,26 @@ class CodeRun:
             if not self.clock.paused or self._slot_of is None:
                 return
             size = await self._work.call.engine.in_thread(self._program.park)
-            if self._place.kept + size <= MOST_KEPT:
+            if self._place.kept + size <= MAX_KEPT_BYTES:
                 self._place.kept += size
                 self._kept = size
-                self._give_back()
+                self._release_slot()
 
-    def _attached(self, call: Call) -> None:
+    def _attach_call(self, call: Call) -> None:
         self.clock.follow(call)
         for inner in self._inner:
             inner.attach(call)
 
-    def _give_back(self) -> None:
+    def _release_slot(self) -> None:
         if self._slot_of is not None:
-            self._place.slots.give_back(self._slot_of, self)
+            self._place.slots.release_slot(self._slot_of, self)
             self._slot_of = None
 
-    def _out_of_time(self) -> None:
+    def _on_timeout(self) -> None:
         if self._work.task is not None:
             self._work.task.cancel()
 
-    def _late(self) -> str:
+    def _describe_timeout(self) -> str:
         seconds = f"{self._options.seconds:g} s"
         if not self._began:
             return f"the code was not run: within {seconds} no worker was free, because too much other code runs"
@@ -172,7 +172,7 @@ class CodeRun:
         try:
             await asyncio.wait([closing, *under_way])
         finally:
-            self._give_back()
+            self._release_slot()
 
     # -- the calls ---------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class CodeRun:
         async with self._at_once:
             call = await self._work.caller()
             try:
-                tool, arguments = requested(call, self._place.tools, out)
+                tool, arguments = resolve_request(call, self._place.tools, out)
             except BadCall as bad:
                 return bad.answer
             inner = inner_call(call, tool.name, arguments)
@@ -199,15 +199,15 @@ class CodeRun:
                 self._inner.discard(inner)
                 reporting.progress(self._work.call, inner.nth + 1, None, f"{tool.name} was called")
 
-    async def _answers(self, pause: Pause) -> Mapping[int, Answer]:
+    async def _await_answers(self, pause: Pause) -> Mapping[int, Answer]:
         """The answer that the program needs, or those that are there when the first one is."""
         if pause.needs is not None:
-            return {pause.needs: await self._taken(pause.needs)}
+            return {pause.needs: await self._pop_answer(pause.needs)}
         await asyncio.wait(self._calls.values(), return_when=asyncio.FIRST_COMPLETED)
         done = [id for id, task in self._calls.items() if task.done()]
-        return {id: await self._taken(id) for id in done}
+        return {id: await self._pop_answer(id) for id in done}
 
-    async def _taken(self, id: int) -> Answer:
+    async def _pop_answer(self, id: int) -> Answer:
         try:
             return await self._calls[id]
         finally:
@@ -278,7 +278,7 @@ class RunClock:
 
     def __init__(self, seconds: float, expired: Callable[[], object], asking: Callable[[], object]) -> None:
         self.over = self.paused = False
-        self._seconds, self._left, self._expired, self._asking = seconds, seconds, expired, asking
+        self._seconds, self._left, self._expired, self._on_question = seconds, seconds, expired, asking
         self._since, self._handle = 0.0, None
         self._call: Call | None = None
         self._outer = None
@@ -300,7 +300,7 @@ class RunClock:
         self._stop()
         if self._outer is not None:
             self._outer.pause()
-        self._asking()
+        self._on_question()
 
     def resume(self) -> None:
         self.paused = False
@@ -345,7 +345,7 @@ class WorkerSlots:
         self._all, self._each = asyncio.Semaphore(most), max(1, most // 2)
         self._callers: dict[str, tuple[asyncio.Semaphore, set[object]]] = {}
 
-    async def take(self, caller: str, run: object) -> None:
+    async def acquire_slot(self, caller: str, run: object) -> None:
         own, runs = self._callers.setdefault(caller, (asyncio.Semaphore(self._each), set()))
         runs.add(run)
         try:
@@ -356,15 +356,15 @@ class WorkerSlots:
                 own.release()
                 raise
         except BaseException:
-            self._forget(caller, run)
+            self._drop_run(caller, run)
             raise
 
-    def give_back(self, caller: str, run: object) -> None:
+    def release_slot(self, caller: str, run: object) -> None:
         self._all.release()
         self._callers[caller][0].release()
-        self._forget(caller, run)
+        self._drop_run(caller, run)
 
-    def _forget(self, caller: str, run: object) -> None:
+    def _drop_run(self, caller: str, run: object) -> None:
         runs = self._callers[caller][1]
         runs.discard(run)
         if not runs:

@@ -34,7 +34,7 @@ class AwaitedCalls:
 
     def is_deferred(self, start: int, name: str) -> bool:
         """Whether the call at this position is awaited: there, by a function that gathers, or by its contract."""
-        if name == ASYNCHRONOUS or start in self._gathered:
+        if name == ASYNCHRONOUS or start in self._find_gathered_calls:
             return True
         return _AWAIT.search(self._source, max(0, start - 64), start) is not None
 
@@ -43,7 +43,7 @@ class AwaitedCalls:
         return 1 + len(_LINE.findall(self._source, 0, start))
 
     @cached_property
-    def _gathered(self) -> frozenset[int]:
+    def _find_gathered_calls(self) -> frozenset[int]:
         """Where names stand among the arguments of a gathering function, at any depth."""
         if not any(word in self._source for word in GATHERING):
             return frozenset()

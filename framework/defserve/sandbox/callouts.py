@@ -140,7 +140,7 @@ class Program:
                         _, self._kept = worker.receive({frames.SNAPSHOT: room})
                 except WorkerGone as gone:
                     self._end_with(describe_end(gone))
-                self._give_back()
+                self._release_worker()
             return len(self._kept or b"")
 
     def stop(self) -> None:
@@ -158,7 +158,7 @@ class Program:
                         worker.receive({frames.LEAVE: 0})
                 except WorkerGone:
                     pass
-                self._give_back()
+                self._release_worker()
 
     # -- turns -------------------------------------------------------------------------------------------
 
@@ -174,14 +174,14 @@ class Program:
                     self._end_with(step)
                 except WorkerGone as gone:
                     self._end_with(describe_end(gone))
-                self._give_back()
+                self._release_worker()
             assert self._ended is not None
             return self._ended
 
     def _take_turn(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
         given = ",".join(f'"{id}":{answer.write()}' for id, answer in answers.items())
         is_new = self._worker is None
-        worker = self._worker = self._worker or self._workers.take()
+        worker = self._worker = self._worker or self._workers.acquire_worker()
         self._left += GRACE
         self._stop.arm(worker.kill)
         began = time.monotonic()
@@ -263,7 +263,7 @@ class Program:
     def _end_with(self, outcome: Outcome) -> None:
         self._ended = replace(outcome, stdout=self.printed, engine="monty", layers=("interpreter",))
 
-    def _give_back(self) -> None:
+    def _release_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            self._workers.give_back(worker)
+            self._workers.release_worker(worker)

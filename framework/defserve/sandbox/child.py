@@ -23,8 +23,8 @@ from defserve.sandbox.confinement import Layers
 
 SOURCE = "<code>"
 
-# The same as in `outcome`, which is not imported here.
-FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
+# How much of a failure is reported. `MAX_REPR` is the same as in `job`, which is not imported here.
+MAX_FRAMES, MAX_MESSAGE, MAX_REPR = 10, 2_000, 1_000
 
 # Memory kept in reserve, so that a program that used up all memory can still be reported.
 RESERVE = 1024 * 1024
@@ -71,12 +71,12 @@ def begin(job: Mapping[str, Any], source: bytes, package: str) -> tuple[ChildRep
     except MemoryError:
         return {"status": "memory"}, None
     except Exception as error:
-        return {"status": "unconfined", "error": f"{type(error).__name__}: {error}"[:MESSAGE]}, None
+        return {"status": "unconfined", "error": f"{type(error).__name__}: {error}"[:MAX_MESSAGE]}, None
     return {"status": "confined"}, (compiler, namespace, job["limits"]["output_bytes"])
 
 
 def finish(source: bytes, compiler: Compiler, namespace: dict[str, Any], most: int) -> ChildReport:
-    """Run the program, and describe its end."""
+    """Run the program, and describe_error its end."""
     try:
         report = execute(source, compiler, namespace, most)
     except BaseException:
@@ -134,13 +134,13 @@ def execute(source: bytes, compiler: Compiler, namespace: dict[str, Any], most: 
         exec(compiler(tree), namespace)
     except SystemExit as leave:
         if leave.code not in (None, 0):
-            return {"status": "error", "error": describe(leave)}
+            return {"status": "error", "error": describe_error(leave)}
         last = ""
     except MemoryError:
         reserve.clear()
         return {"status": "memory"}
     except BaseException as error:
-        return {"status": "error", "error": describe(error)}
+        return {"status": "error", "error": describe_error(error)}
     value = namespace["result"] if "result" in namespace else namespace.get(last)
     reserve.clear()
     return encode(value, most)
@@ -168,13 +168,13 @@ def encode(value: Any, most: int) -> ChildReport:
         return {"status": "memory"}
     except BaseException:
         try:
-            return {"status": "ok", "value": repr(value)[:REPR], "is_repr": True}
+            return {"status": "ok", "value": repr(value)[:MAX_REPR], "is_repr": True}
         except BaseException as error:
-            return {"status": "error", "error": f"the value has no text: {describe(error)}"}
+            return {"status": "error", "error": f"the value has no text: {describe_error(error)}"}
     return {"status": "ok", "value": value}
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The exception, and the lines of the program that it came through. Other frames are left out."""
     frames: list[str] = []
     trace = error.__traceback__
@@ -184,12 +184,12 @@ def describe(error: BaseException) -> str:
             frames.append(f"  line {trace.tb_lineno}" + ("" if code.co_name == "<module>" else f", in {code.co_name}"))
         trace = trace.tb_next
     try:
-        message = str(error)[:MESSAGE]
+        message = str(error)[:MAX_MESSAGE]
     except BaseException:
         message = "its message could not be read"
     last = f"{type(error).__name__}: {message}" if message else type(error).__name__
     head = ["Traceback (most recent call last):"] if frames else []
-    return "\n".join([*head, *frames[-FRAMES:], last])
+    return "\n".join([*head, *frames[-MAX_FRAMES:], last])
 
 
 def write(descriptor: int, report: ChildReport) -> None:
@@ -207,7 +207,7 @@ def write(descriptor: int, report: ChildReport) -> None:
 
 
 ZONES = "/usr/share/zoneinfo"
-OPEN_FILES, THREADS = 64, 256
+MAX_OPEN_FILES, MAX_THREADS = 64, 256
 
 
 def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> None:
@@ -223,7 +223,7 @@ def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> No
     if layers.landlock:
         confinement.restrict_files(layers.landlock, [*library, ZONES])
     # After the steps that need memory, and before the filter, which forbids setting limits.
-    set_limits(limits, processes=THREADS if layers.seccomp else 0)
+    set_limits(limits, processes=MAX_THREADS if layers.seccomp else 0)
     if layers.seccomp:
         confinement.install_filter(os.getpid())
 
@@ -237,7 +237,7 @@ def set_limits(limits: Mapping[str, Any], *, processes: int) -> None:
         "RLIMIT_CPU": (cpu, cpu + 1),
         "RLIMIT_AS": (limits["memory_bytes"], limits["memory_bytes"]),
         "RLIMIT_FSIZE": (0, 0),
-        "RLIMIT_NOFILE": (OPEN_FILES, OPEN_FILES),
+        "RLIMIT_NOFILE": (MAX_OPEN_FILES, MAX_OPEN_FILES),
         "RLIMIT_CORE": (0, 0),
         "RLIMIT_NPROC": (processes, processes),
         "RLIMIT_MEMLOCK": (0, 0),

@@ -75,7 +75,7 @@ def landlock_version() -> int:
 def restrict_files(version: int, libraries: Iterable[str]) -> None:
     """Leave this thread only the standard library in these directories. Needs `no_new_privs`."""
     attributes = (ctypes.c_uint64 * 3)(
-        *(_known_rights(table, version) for table in (FILE_RIGHTS, TCP_RIGHTS, REACH_RIGHTS))
+        *(_select_rights(table, version) for table in (FILE_RIGHTS, TCP_RIGHTS, REACH_RIGHTS))
     )
     # An older kernel knows a shorter structure. It accepts a longer one only if the rest is zero, as ours is.
     ruleset = syscall(CREATE_RULESET, attributes, ctypes.c_size_t(24), ctypes.c_uint32(0))
@@ -87,7 +87,7 @@ def restrict_files(version: int, libraries: Iterable[str]) -> None:
         os.close(ruleset)
 
 
-def _known_rights(table: dict[int, int], version: int) -> int:
+def _select_rights(table: dict[int, int], version: int) -> int:
     return max((bits for since, bits in table.items() if since <= version), default=0)
 
 
@@ -171,7 +171,7 @@ IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FI
 UNIX, STREAM = 1, 1
 
 
-def guarded_calls(pid: int) -> dict[str, tuple[tuple[int, int], tuple[ArgumentRule, ...]]]:
+def list_guarded_calls(pid: int) -> dict[str, tuple[tuple[int, int], tuple[ArgumentRule, ...]]]:
     """The calls that depend on their arguments: name → numbers, and the checks that must all hold."""
     return {
         "open": ((2, NO_CALL), (ArgumentRule(1, (0,), OPEN_FLAGS),)),
@@ -232,7 +232,7 @@ def build_filter(processor: str, pid: int) -> list[FilterInstruction]:
     for numbers in FREE_CALLS.values():
         if numbers[column] != NO_CALL:
             code += [(BPF_EQUAL, 0, 1, numbers[column]), PASS]
-    for numbers, checks in guarded_calls(pid).values():
+    for numbers, checks in list_guarded_calls(pid).values():
         if numbers[column] != NO_CALL:
             body = [instruction for check in checks for instruction in _verify_filter(check)] + [PASS]
             code += [(BPF_EQUAL, 0, len(body), numbers[column]), *body]
@@ -265,14 +265,14 @@ CAPSET = {"x86_64": 126, "aarch64": 91}
 
 def syscall(number: int, *arguments: object) -> int:
     """A system call by its number; pointers as ctypes objects."""
-    return _checked(_libc().syscall(ctypes.c_long(number), *arguments))
+    return _check_errno(_libc().syscall(ctypes.c_long(number), *arguments))
 
 
 def prctl(option: int, *arguments: object) -> int:
     """`prctl(option, …)`: integers go as unsigned longs, missing arguments as zeros."""
     longs = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     longs += [ctypes.c_ulong(0)] * (4 - len(longs))
-    return _checked(_libc().prctl(ctypes.c_int(option), *longs))
+    return _check_errno(_libc().prctl(ctypes.c_int(option), *longs))
 
 
 def machine() -> str:
@@ -305,7 +305,7 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def _checked(answer: int) -> int:
+def _check_errno(answer: int) -> int:
     if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

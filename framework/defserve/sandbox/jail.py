@@ -21,7 +21,16 @@ from defserve.core.json_values import is_object
 from defserve.errors import Refused
 from defserve.guard.verdict import Violation
 from defserve.sandbox.confinement import Layers
-from defserve.sandbox.job import EXPLANATION, REPR, Outcome, RunStatus, RunStop, SandboxJob, SandboxLimits, with_reason
+from defserve.sandbox.job import (
+    EXPLANATION,
+    MAX_REPR,
+    Outcome,
+    RunStatus,
+    RunStop,
+    SandboxJob,
+    SandboxLimits,
+    with_reason,
+)
 
 PACKAGE = Path(__file__).parents[2]
 
@@ -37,17 +46,17 @@ def execute(job: SandboxJob, layers: Layers, stop: RunStop) -> Outcome:
     """Run a judged job and wait for its end. Raises Refused if the process could not be confined; nothing ran then."""
     started = time.monotonic()
     with ExitStack() as ours, ExitStack() as its:
-        startup, result = _pipe(ours, its), _pipe(ours, its)
+        startup, result = _open_pipe(ours, its), _open_pipe(ours, its)
         process = _start(job, startup.write, result.write)
         try:
             stop.arm(process.kill)
             its.close()
-            message, deadline = _job_message(job, layers), started + job.limits.seconds
+            message, deadline = _encode_job(job, layers), started + job.limits.seconds
             output = converse(process, startup.read, result.read, message, job.limits, deadline)
         finally:
             stop.disarm()
             _end(process)
-    return _outcome(output, process.returncode, layers, job.limits.output_bytes).since(started)
+    return _make_outcome(output, process.returncode, layers, job.limits.output_bytes).since(started)
 
 
 class _Pipe(NamedTuple):
@@ -55,7 +64,7 @@ class _Pipe(NamedTuple):
     write: int
 
 
-def _pipe(ours: ExitStack, its: ExitStack) -> _Pipe:
+def _open_pipe(ours: ExitStack, its: ExitStack) -> _Pipe:
     """A pipe to us. Each stack closes its end."""
     pipe = _Pipe(*os.pipe())
     ours.callback(os.close, pipe.read)
@@ -105,7 +114,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
-def _job_message(job: SandboxJob, layers: Layers) -> bytes:
+def _encode_job(job: SandboxJob, layers: Layers) -> bytes:
     header = {
         "path": _import_path(job.level),
         "level": job.level,
@@ -129,31 +138,31 @@ def _import_path(level: str) -> list[str]:
     return [str(Path(RestrictedPython.__file__).parents[1])]
 
 
-def _outcome(output: ChildOutput, code: int, layers: Layers, most: int) -> Outcome:
+def _make_outcome(output: ChildOutput, code: int, layers: Layers, most: int) -> Outcome:
     """What became of the job. The program's own report is read last, and only where nothing else decides."""
     # The first line is ours. Without a jail, a program may find a way to add to it.
-    startup = _report(output.startup.lstrip(b"\n").partition(b"\n")[0]) or {}
+    startup = _parse_report(output.startup.lstrip(b"\n").partition(b"\n")[0]) or {}
     if startup.get("status") == "unconfined":
-        reason = _without_paths(str(startup.get("error")))
+        reason = _remove_paths(str(startup.get("error")))
         fix = "use a kernel with Landlock and seccomp; restricted code also needs RestrictedPython"
         raise Refused("the code was not run: its process could not be confined", data={"reason": reason, "fix": fix})
     if startup.get("status") == "mismatch":
         return Outcome("rejected", violations=(Violation("hash", "The code is not the code that was judged"),))
     if startup.get("status") != "confined":
-        status, error = ("memory", None) if startup.get("status") == "memory" else _silent_end(code)
+        status, error = ("memory", None) if startup.get("status") == "memory" else _explain_exit(code)
         return Outcome(output.broke or status, error=EXPLANATION.get(output.broke or status, error))
     ran = Outcome("ok", stdout=output.stdout.decode("utf-8", "replace"), engine="jail", layers=layers.names)
     if output.broke is not None:
         return replace(ran, status=output.broke, error=EXPLANATION[output.broke])
     if code or not output.report:
-        status, error = _silent_end(code)
+        status, error = _explain_exit(code)
         return replace(ran, status=status, error=EXPLANATION.get(status, error))
     # The last line is ours: the child begins a new one, whatever a program wrote before.
     line = output.report.rpartition(b"\n")[2]
-    return _as_reported(ran, _report(line), most if len(line) > most else None)
+    return _apply_report(ran, _parse_report(line), most if len(line) > most else None)
 
 
-def _as_reported(ran: Outcome, report: dict[str, Any] | None, most: int | None) -> Outcome:
+def _apply_report(ran: Outcome, report: dict[str, Any] | None, most: int | None) -> Outcome:
     """The outcome of a program that ended by itself, as it reports it. It may say what a program can bring about.
 
     `most` is how many bytes of JSON its value may have, if that is still to be checked.
@@ -162,17 +171,17 @@ def _as_reported(ran: Outcome, report: dict[str, Any] | None, most: int | None) 
         return replace(ran, status="error", error="the program's value is nested too deeply or is not JSON")
     if status != "ok":
         said = report.get("error")
-        error = EXPLANATION.get(status) if said is None else with_reason(_without_paths(str(said)[:MAX_ERROR]))
+        error = EXPLANATION.get(status) if said is None else with_reason(_remove_paths(str(said)[:MAX_ERROR]))
         return replace(ran, status=status, error=error)
     value, is_repr = report.get("value"), report.get("is_repr") is True
     if is_repr:
-        value = str(value)[:REPR]
+        value = str(value)[:MAX_REPR]
     elif most is not None and len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")) > most:
         return replace(ran, status="output", error=EXPLANATION["output"])
     return replace(ran, value=value, is_repr=is_repr)
 
 
-def _silent_end(code: int) -> tuple[RunStatus, str | None]:
+def _explain_exit(code: int) -> tuple[RunStatus, str | None]:
     """The status and the error of a process that ended without a report."""
     if code == -signal.SIGXCPU:
         return "timeout", None
@@ -188,7 +197,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _report(line: bytearray) -> dict[str, Any] | None:
+def _parse_report(line: bytearray) -> dict[str, Any] | None:
     try:
         report = from_json(line, allow_inf_nan=False)
     except ValueError:
@@ -196,7 +205,7 @@ def _report(line: bytearray) -> dict[str, Any] | None:
     return report if is_object(report) else None
 
 
-def _without_paths(text: str) -> str:
+def _remove_paths(text: str) -> str:
     for root in sorted({str(PACKAGE), sys.prefix, sys.base_prefix, os.path.expanduser("~")}, key=len)[::-1]:
         if len(root) > 1:
             text = text.replace(root, "<host>")
@@ -264,7 +273,7 @@ def converse(
                 elif not (chunk := os.read(key.fd, CHUNK)):
                     selector.unregister(key.fd)
                     del sinks[key.fd]
-                elif not _keep(chunk, *sinks[key.fd]):
+                elif not _append_chunk(chunk, *sinks[key.fd]):
                     output.broke = "output"
     if output.report and output.broke is None and not _has_ended(process, deadline):
         output.broke = "timeout"
@@ -280,7 +289,7 @@ def _has_ended(process: subprocess.Popen[bytes], deadline: float) -> bool:
     return True
 
 
-def _keep(chunk: bytes, sink: bytearray, most: int) -> bool:
+def _append_chunk(chunk: bytes, sink: bytearray, most: int) -> bool:
     """Add a chunk as far as there is room. Returns whether all of it fitted."""
     sink += chunk
     fits = len(sink) <= most

@@ -127,8 +127,8 @@ class RunStop:
 
 RunStatus = Literal["ok", "rejected", "error", "timeout", "memory", "output", "killed"]
 
-# How much of a failure is reported: frames of its traceback, characters of its message, characters of a `repr`.
-FRAMES, MESSAGE, REPR = 10, 2_000, 1_000
+# How many characters of a value's `repr` are reported.
+MAX_REPR = 1_000
 
 EXPLANATION: dict[RunStatus, str] = {
     "timeout": "the program ran out of time",

@@ -35,7 +35,7 @@ atexit.register(_shared.close)
 
 
 @cache
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether Monty is installed in the version whose limits are tested. Another may enforce them differently."""
     if find_spec("pydantic_monty") is None:
         return False
@@ -49,7 +49,7 @@ def installed() -> bool:
 
 def execute(job: SandboxJob, stop: RunStop) -> Outcome:
     """Run a judged job and wait for its end. A sleep takes no time in Monty."""
-    worker = _shared.take()
+    worker = _shared.acquire_worker()
     started, printed = time.monotonic(), list[str]()
     try:
         stop.arm(worker.kill)
@@ -60,7 +60,7 @@ def execute(job: SandboxJob, stop: RunStop) -> Outcome:
         finally:
             stop.disarm()
     finally:
-        _shared.give_back(worker)
+        _shared.release_worker(worker)
     return replace(outcome, stdout="".join(printed), engine="monty", layers=("interpreter",)).since(started)
 
 

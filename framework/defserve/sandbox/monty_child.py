@@ -98,7 +98,7 @@ class ProgramHost:
             message, rest = frames.split_parts(data)
             set_alarm(message["within"] + LAST_GRACE)
             if kind in (frames.RUN, frames.START, frames.LOAD):
-                self._take(message)
+                self._load_task(message)
                 self._kept = rest if kind == frames.LOAD else None
             elif kind == frames.RESUME:
                 self._answers = json.loads(rest)
@@ -114,7 +114,7 @@ class ProgramHost:
                 self._advance(turns[kind])
             set_alarm(0)
 
-    def _take(self, task: Mapping[str, Any]) -> None:
+    def _load_task(self, task: Mapping[str, Any]) -> None:
         self._task, self._at = task, None
         self._awaited, self._known = AwaitedCalls(task["source"]), frozenset[str](task.get("known", ()))
         self._made, self._unanswered = task.get("made", 0), {int(k): v for k, v in task.get("unanswered", {}).items()}
@@ -201,7 +201,7 @@ class ProgramHost:
             else:
                 name, start = str(at.function_name), at.position.start
                 deferred = at.allow_eager_await or self._awaited.is_deferred(start, name)
-                if (problem := self._tell_call(at, name, self._awaited.line(start), deferred)) is not None:
+                if (problem := self._report_call(at, name, self._awaited.line(start), deferred)) is not None:
                     return WrittenValue("error", error=problem)
                 if not deferred:
                     return self._pause(at, at.call_id)
@@ -220,7 +220,7 @@ class ProgramHost:
         frames.send(self._writer, frames.NAME, name.encode("utf-8", "replace"))
         return frames.receive(self._reader)[1] == b"\x01"
 
-    def _tell_call(self, at: FunctionSnapshot, name: str, line: int, deferred: bool) -> str | None:
+    def _report_call(self, at: FunctionSnapshot, name: str, line: int, deferred: bool) -> str | None:
         """Charge a call to the budget when it is made, and tell the server. Else why the program ends.
 
         A program may make many before it waits.

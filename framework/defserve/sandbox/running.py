@@ -76,7 +76,7 @@ async def run_async(
 def engines() -> tuple[str, ...]:
     """What can run code here, most restricted first: `monty` for strict and readonly code, `jail` for all."""
     return tuple(
-        name for name, there in (("monty", monty.installed()), ("jail", not confinement.probe().missing)) if there
+        name for name, there in (("monty", monty.is_installed()), ("jail", not confinement.probe().missing)) if there
     )
 
 
@@ -95,13 +95,13 @@ def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
 def _run_judged(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
     available = confinement.probe()
     # Monty has its own modules, so it cannot provide the modules that an author trusts.
-    if job.level in RESTRICTED and not job.trust and monty.installed():
+    if job.level in RESTRICTED and not job.trust and monty.is_installed():
         outcome = monty.execute(job, stop)
         return (
             outcome if outcome.status != "error" or available.missing else _retry_in_jail(job, available, stop, outcome)
         )
     if available.missing and not (unsafe and available.rlimits):
-        raise _uncontained(job.level, available.missing)
+        raise _containment_error(job.level, available.missing)
     return jail.execute(job, available, stop)
 
 
@@ -117,7 +117,7 @@ def _retry_in_jail(job: SandboxJob, available: Layers, stop: RunStop, first: Out
     return first if second.status == "timeout" else replace(second, duration_ms=first.duration_ms + second.duration_ms)
 
 
-def _uncontained(level: str, missing: tuple[str, ...]) -> Refused:
+def _containment_error(level: str, missing: tuple[str, ...]) -> Refused:
     fixes = ["run on Linux 5.13 or newer with Landlock and seccomp enabled"]
     if level in RESTRICTED:
         fixes.insert(0, f"pip install pydantic-monty=={monty.VERSION}")

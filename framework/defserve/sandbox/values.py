@@ -65,7 +65,7 @@ def write_arguments(name: str, given: dict[str, Any], most: int, depth: int) -> 
     too_long = BadArguments("ValueError", f"the arguments of {name} are longer than {most} bytes")
     if measure_value(given, most) > most:
         raise too_long
-    if (odd := _find_odd(given, depth)) is not None:
+    if (odd := _find_unsupported(given, depth)) is not None:
         raise BadArguments("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
     try:
         data = to_json(given, inf_nan_mode="constants")
@@ -77,7 +77,7 @@ def write_arguments(name: str, given: dict[str, Any], most: int, depth: int) -> 
     return data
 
 
-def _find_odd(value: Any, depth: int) -> str | None:
+def _find_unsupported(value: Any, depth: int) -> str | None:
     """What the first value is that JSON does not know. Of the code's objects only texts cross, which are no data."""
     waiting: list[tuple[Any, int]] = [(value, 0)]
     for one, level in waiting:
@@ -107,7 +107,7 @@ def measure_value(value: Any, most: int) -> int:
         if isinstance(one, str | bytes):
             size += len(one) + 2
             continue
-        inner = _parts_of(one)
+        inner = _list_parts(one)
         size += 1 + (one.bit_length() // 4 if isinstance(one, int) else 0)
         # Each part takes a byte at least: what is over without a look at them is not listed either.
         if size + len(waiting) + len(inner) > most:
@@ -116,7 +116,7 @@ def measure_value(value: Any, most: int) -> int:
     return size
 
 
-def _parts_of(value: Any) -> Collection[Any]:
+def _list_parts(value: Any) -> Collection[Any]:
     """What a value consists of, as far as its text shows it."""
     if isinstance(value, dict):
         return [*cast("dict[Any, Any]", value).keys(), *cast("dict[Any, Any]", value).values()]

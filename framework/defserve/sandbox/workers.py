@@ -167,9 +167,9 @@ class Workers:
 
     def open(self) -> None:
         """Have one process ready."""
-        self.give_back(self.take())
+        self.release_worker(self.acquire_worker())
 
-    def take(self) -> MontyWorker:
+    def acquire_worker(self) -> MontyWorker:
         """A process that nobody else has until it is given back. Raises Refused if none can be started."""
         if self._slots is not None:
             self._slots.acquire()
@@ -180,7 +180,7 @@ class Workers:
                 self._slots.release()
             raise
 
-    def give_back(self, worker: MontyWorker) -> None:
+    def release_worker(self, worker: MontyWorker) -> None:
         """Nothing of the last program may be left in it. One that is gone is forgotten."""
         with self._lock:
             is_kept = not self._closed and len(self._idle) < self._kept and worker.is_usable()

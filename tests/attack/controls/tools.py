@@ -87,7 +87,7 @@ def _with_layers(patch: Patch, **lacking: Any) -> None:
     def make(message: Any) -> Any:
         return lambda job, layers: message(job, layers._replace(**lacking))
 
-    patch.wrap(f"{JAIL}:_job_message", make)
+    patch.wrap(f"{JAIL}:_encode_job", make)
 
 
 def run_without_landlock(patch: Patch) -> None:

@@ -37,7 +37,7 @@ def test_a_dangerous_argument_that_nothing_judges_is_an_error(parameter: str, gu
     assert guard in found.finding.fix
 
 
-@pytest.mark.skipif(not monty.installed(), reason="pydantic-monty is not installed in the tested version")
+@pytest.mark.skipif(not monty.is_installed(), reason="pydantic-monty is not installed in the tested version")
 def test_what_the_framework_offers_by_itself_has_no_problems():
     assert broken(read(Server("s", code_mode=True, search="always"))) == []
 
