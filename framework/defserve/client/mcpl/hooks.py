@@ -16,7 +16,7 @@ from defserve.base.redaction import printable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
-from defserve.client.mcpl.inference import lifecycle_wire, model_wire, turn_wire
+from defserve.client.mcpl.inference import lifecycle_wire
 from defserve.client.replies import Json, object_of
 from defserve.core.json_values import is_array
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
@@ -180,7 +180,7 @@ class ServerHooks:
         params = lifecycle_wire(turn, phase, usage)
         model = turn.model or self._options.model
         if model is not None and grants.permits("modelInfo"):
-            params["model"] = model_wire(model)
+            params["model"] = model.wire()
         try:
             with self._audit.watching(LIFECYCLE, inference_id=turn.inference_id, phase=phase):
                 await self._notify(LIFECYCLE, params)
@@ -223,7 +223,7 @@ class ServerHooks:
             log.warning("%s: %s was not told: %s", AFTER, self._audit.server_id, error)
 
     def _params(self, turn: Turn) -> Json:
-        return turn_wire(turn if turn.model is not None else replace(turn, model=self._options.model))
+        return (turn if turn.model is not None else replace(turn, model=self._options.model)).wire()
 
 
 class HookedPeer(Protocol):
@@ -262,7 +262,7 @@ class HookRunner:
     async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
         """The answer after the blocking servers' changes. Raises HookFailed if one fails and the host fails closed."""
         rewrites: list[Rewritten] = []
-        given = {name: getattr(turn, name) for name in Turn.__slots__ if name != "raw"}
+        given = {one.name: getattr(turn, one.name) for one, _ in Turn.members}
         finished = FinishedTurn(**given, assistant_message=assistant_message, usage=usage)
         for hooks in self._hooks:
             if hooks.is_blocking and (rewritten := await hooks.rewrite(finished)) is not None:

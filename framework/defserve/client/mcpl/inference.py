@@ -20,7 +20,7 @@ from defserve.core.messages import Id
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.errors import read_optional_object, read_text
 from defserve.protocols.mcpl import content
-from defserve.protocols.mcpl.content import FinishedTurn, ModelInfo, Turn, TurnChannels, Usage
+from defserve.protocols.mcpl.content import InferenceEnd, ModelInfo, Turn, Usage
 from defserve.protocols.mcpl.inference import Inference
 from defserve.protocols.mcpl.policies import covering
 from defserve.protocols.mcpl.vocabulary import FeatureDisabled
@@ -57,7 +57,7 @@ class InferenceService:
         with self._audit.watching(MODEL_INFO):
             if self._info is None:
                 raise MethodNotFound("this host does not tell which model it uses")
-            return model_wire(self._info)
+            return self._info.wire()
 
     def _parse_request(self, params: Json, inference_id: str) -> InferenceRequest:
         messages, preferences = params.get("messages"), read_optional_object(params, "preferences") or {}
@@ -129,7 +129,7 @@ def _result(found: Inference, model: Model) -> Json:
         "model": found.model or (info.id if info is not None else "unknown"),
         "finishReason": found.finish_reason or "end_turn",
     }
-    return result if found.usage is None else {**result, "usage": usage_wire(found.usage)}
+    return result if found.usage is None else {**result, "usage": found.usage.wire()}
 
 
 # -- MCPL §11.5: which model answers a server's inference request.
@@ -259,55 +259,12 @@ class ScriptedModel:
 # -- MCPL §10.1, §10.5, §12.2: turns and models as JSON.
 
 
-def turn_wire(turn: Turn) -> Json:
-    """The params of a context hook. Unknown fields are left out, but `userMessage` is sent even if it is null."""
-    wire: Json = {
-        "inferenceId": turn.inference_id,
-        "conversationId": turn.conversation_id,
-        "turnIndex": turn.turn_index,
-        "userMessage": turn.user_message,
-    }
-    if isinstance(turn, FinishedTurn):
-        wire["assistantMessage"] = turn.assistant_message
-    if turn.model is not None:
-        wire["model"] = model_wire(turn.model)
-    if isinstance(turn, FinishedTurn) and turn.usage is not None:
-        wire["usage"] = usage_wire(turn.usage)
-    if turn.channels is not None:
-        wire["channels"] = channels_wire(turn.channels)
-    return wire
-
-
 def lifecycle_wire(turn: Turn, phase: str, usage: Usage | None) -> Json:
     """The params of `inference/lifecycle`, without the model. Only what was completed has a usage."""
-    wire: Json = {
-        "inferenceId": turn.inference_id,
-        "conversationId": turn.conversation_id,
-        "turnIndex": turn.turn_index,
-        "phase": phase,
-    }
-    return {**wire, "usage": usage_wire(usage)} if usage is not None and phase == "completed" else wire
-
-
-def model_wire(info: ModelInfo) -> Json:
-    wire: Json = {"id": info.id, "vendor": info.vendor}
-    if info.context_window is not None:
-        wire["contextWindow"] = info.context_window
-    return {**wire, "capabilities": list(info.capabilities)}
-
-
-def usage_wire(usage: Usage) -> Json:
-    return {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
-
-
-def channels_wire(channels: TurnChannels) -> Json:
-    """§14.4."""
-    wire: Json = {}
-    if (message := channels.incoming) is not None:
-        named = {"channelId": message.channel_id, "messageId": message.message_id, "threadId": message.thread_id}
-        wire["incoming"] = {name: value for name, value in named.items() if value is not None}
-    if channels.default_outgoing is not None:
-        wire["defaultOutgoing"] = {"channelId": channels.default_outgoing}
-    if channels.candidates:
-        wire["candidates"] = list(channels.candidates)
-    return wire
+    end = InferenceEnd(
+        inference_id=turn.inference_id,
+        conversation_id=turn.conversation_id,
+        turn_index=turn.turn_index,
+        usage=usage if phase == "completed" else None,
+    )
+    return {**end.wire(), "phase": phase}

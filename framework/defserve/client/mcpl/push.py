@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -23,24 +23,10 @@ from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams, PeerError
 from defserve.protocols.mcp.errors import read_text
-from defserve.protocols.mcpl.content import Content, read_content, read_tags
+from defserve.protocols.mcpl.content import MAX_ID_LENGTH, PushedEvent
 from defserve.protocols.mcpl.vocabulary import LiveRefusal
 
 PUSH: Final = "push/event"
-
-
-@dataclass(frozen=True, slots=True)
-class PushedEvent:
-    """An event, as the server describes it."""
-
-    server_id: str
-    feature_set: str
-    id: str
-    timestamp: str
-    content: list[Content]
-    origin: Mapping[str, Any]
-    raw: Mapping[str, Any]
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +59,7 @@ class PushReceiver:
         name, id = params.get("featureSet"), read_bounded_id(params, "eventId")
         with self._audit.watching(PUSH, feature_set=name, event_id=id) as record:
             self._sets.require(name, "pushEvents")
-            event = self._event(params)
+            event = PushedEvent.from_wire(params, server_id=self._audit.server_id)
             key = (self._audit.server_id, id)
             if key in self._seen:
                 record["duplicate"] = True
@@ -82,21 +68,6 @@ class PushReceiver:
             if not answer["accepted"]:
                 record |= {"outcome": "refused", "reason": answer["reason"]}
             return answer
-
-    def _event(self, params: Json) -> PushedEvent:
-        content = object_of(params.get("payload")).get("content")
-        if content is None:
-            raise InvalidParams("Invalid params: payload.content is missing")
-        return PushedEvent(
-            server_id=self._audit.server_id,
-            feature_set=params["featureSet"],
-            id=params["eventId"],
-            timestamp=read_text(params, "timestamp"),
-            content=read_content(content),
-            origin=object_of(params.get("origin")),
-            raw=params,
-            tags=read_tags(params.get("tags")),
-        )
 
 
 # -- Fetches events and messages from a server that cannot push them (2026-07-28): they wait in `inbox://<set>`.
@@ -202,7 +173,6 @@ def answer_wire(accepted: bool, name: str, id: str | None, reason: str | None) -
 
 
 MAX_REMEMBERED: Final = 10_000
-MAX_ID_LENGTH: Final = 1_024
 
 Answer: TypeAlias = dict[str, Any]
 Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]

@@ -10,15 +10,16 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
 from defserve.core.json_values import instant, is_array, is_mapping, is_object
 from defserve.core.messages import Params
+from defserve.core.shapes import INTEGER, OBJECT, TEXT, TEXTS, Kind, Shape, member, nested, one_of, shape, text_up_to
 from defserve.errors import InvalidParams, PeerError, UsageError
-from defserve.protocols.mcp.errors import read_optional_object, read_text
+from defserve.protocols.mcp.errors import read_text
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -160,171 +161,97 @@ POSITIONS: Mapping[str, str] = {
 
 
 # -- what a host says ------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The model at work (§12.2)."""
+TEXT_OR_NULL = replace(TEXT, description="a string or null")
+PHASE = replace(one_of("completed", "aborted", "failed"), description="one of started, completed, aborted, failed")
 
-    id: str
-    vendor: str = ""
-    context_window: int | None = None
-    capabilities: tuple[str, ...] = ()
+
+def _read_channel_id(value: Any) -> str:
+    if not is_object(value):
+        raise ValueError
+    return read_text(value, "channelId")
+
+
+CHANNEL_ID = Kind("an object", _read_channel_id, lambda id: {"channelId": id})
+
+
+@shape
+class ModelInfo(Shape):
+    """The model at work (§12.2). What a host leaves out, or says in another form, stays empty."""
+
+    id: str = member("id", TEXT, default="", lenient=True, omit=False)
+    vendor: str = member("vendor", TEXT, default="", lenient=True, omit=False)
+    context_window: int | None = member("contextWindow", INTEGER, default=None, lenient=True)
+    capabilities: tuple[str, ...] = member("capabilities", TEXTS, default=(), lenient=True, omit=False)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
-    @classmethod
-    def from_wire(cls, found: Params) -> ModelInfo:
-        """What a host says about a model. A member that is missing or has the wrong type stays empty."""
-        window, capabilities = found.get("contextWindow"), found.get("capabilities")
-        name, vendor = (value if isinstance(value := found.get(member), str) else "" for member in ("id", "vendor"))
-        return cls(
-            id=name,
-            vendor=vendor,
-            context_window=window if isinstance(window, int) else None,
-            capabilities=tuple(filter(_is_text, capabilities)) if is_array(capabilities) else (),
-            raw=found,
-        )
+
+@shape
+class Usage(Shape):
+    """Tokens spent; zero for what a host does not report."""
+
+    input_tokens: int = member("inputTokens", INTEGER, default=0, lenient=True, omit=False)
+    output_tokens: int = member("outputTokens", INTEGER, default=0, lenient=True, omit=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens spent."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-    @classmethod
-    def from_wire(cls, found: Params) -> Usage:
-        """What a host reports; zero for what it leaves out."""
-        spent, written = found.get("inputTokens"), found.get("outputTokens")
-        return cls(spent if isinstance(spent, int) else 0, written if isinstance(written, int) else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class IncomingMessage:
+@shape
+class IncomingMessage(Shape):
     """The message of a channel that this turn answers."""
 
-    channel_id: str
-    message_id: str | None = None
-    thread_id: str | None = None
+    channel_id: str = member("channelId", TEXT)
+    message_id: str | None = member("messageId", TEXT, default=None)
+    thread_id: str | None = member("threadId", TEXT, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnChannels:
+@shape
+class TurnChannels(Shape):
     """Where a turn comes from and where its answer may go (§14.4)."""
 
-    incoming: IncomingMessage | None = None
-    default_outgoing: str | None = None
-    candidates: tuple[str, ...] = ()
-
-    @classmethod
-    def from_wire(cls, found: Params) -> TurnChannels:
-        incoming, outgoing = read_optional_object(found, "incoming"), read_optional_object(found, "defaultOutgoing")
-        candidates = found.get("candidates")
-        message = None
-        if incoming is not None:
-            named = (_optional_text(incoming, member) for member in ("messageId", "threadId"))
-            message = IncomingMessage(read_text(incoming, "channelId"), *named)
-        return cls(
-            incoming=message,
-            default_outgoing=read_text(outgoing, "channelId") if outgoing is not None else None,
-            candidates=tuple(filter(_is_text, candidates)) if is_array(candidates) else (),
-        )
+    incoming: IncomingMessage | None = member("incoming", nested(IncomingMessage), default=None)
+    default_outgoing: str | None = member("defaultOutgoing", CHANNEL_ID, default=None)
+    candidates: tuple[str, ...] = member("candidates", TEXTS, default=(), lenient=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+@shape(kw_only=True)
+class Turn(Shape):
     """A turn whose inference is about to begin. `user_message` is None if the model continues by itself."""
 
-    inference_id: str
-    conversation_id: str = ""
-    turn_index: int = 0
-    user_message: str | None = None
-    model: ModelInfo | None = None
-    channels: TurnChannels | None = None
+    inference_id: str = member("inferenceId", TEXT)
+    conversation_id: str = member("conversationId", TEXT, default="", omit=False)
+    turn_index: int = member("turnIndex", INTEGER, default=0, omit=False)
+    user_message: str | None = member("userMessage", TEXT_OR_NULL, default=None, omit=False)
+    model: ModelInfo | None = member("model", nested(ModelInfo), default=None)
+    channels: TurnChannels | None = member("channels", nested(TurnChannels), default=None, lenient=True)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
-    @classmethod
-    def from_wire(cls, params: Params) -> Turn:
-        """The params of `context/beforeInference`. Raises InvalidParams if they are broken."""
-        return cls(**_turn(params))
 
-
-# -- reading ---------------------------------------------------------------------------------------------
-def _turn(params: Params) -> dict[str, Any]:
-    index, said = params.get("turnIndex", 0), params.get("userMessage")
-    if not isinstance(index, int):
-        raise InvalidParams("Invalid params: turnIndex must be an integer")
-    if said is not None and not isinstance(said, str):
-        raise InvalidParams("Invalid params: userMessage must be a string or null")
-    model, channels = read_optional_object(params, "model"), params.get("channels")
-    return {
-        "inference_id": read_text(params, "inferenceId"),
-        "conversation_id": _optional_text(params, "conversationId") or "",
-        "turn_index": index,
-        "user_message": said,
-        "model": ModelInfo.from_wire(model) if model is not None else None,
-        "channels": TurnChannels.from_wire(channels) if is_object(channels) else None,
-        "raw": params,
-    }
-
-
-def _optional_text(params: Params, name: str) -> str | None:
-    return read_text(params, name) if params.get(name) is not None else None
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@shape(kw_only=True)
 class FinishedTurn(Turn):
     """A turn that the model has answered."""
 
-    assistant_message: str
-    usage: Usage | None = None
-
-    @classmethod
-    def from_wire(cls, params: Params) -> FinishedTurn:
-        """The params of `context/afterInference`. Raises InvalidParams if they are broken."""
-        usage = read_optional_object(params, "usage")
-        return cls(
-            **_turn(params),
-            assistant_message=read_text(params, "assistantMessage"),
-            usage=Usage.from_wire(usage) if usage is not None else None,
-        )
+    assistant_message: str = member("assistantMessage", TEXT)
+    usage: Usage | None = member("usage", nested(Usage), default=None)
 
 
-PHASES = ("completed", "aborted", "failed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceEnd:
+@shape(kw_only=True)
+class InferenceEnd(Shape):
     """An inference that has ended: which one, how, and what it cost. It has no text.
 
     `phase` is `completed`, `aborted` or `failed`. Hosts below 0.5 only tell of completed ones.
     """
 
-    inference_id: str
-    conversation_id: str = ""
-    turn_index: int = 0
-    phase: Literal["completed", "aborted", "failed"] = "completed"
-    model: ModelInfo | None = None
-    usage: Usage | None = None
+    inference_id: str = member("inferenceId", TEXT)
+    conversation_id: str = member("conversationId", TEXT, default="", omit=False)
+    turn_index: int = member("turnIndex", INTEGER, default=0, omit=False)
+    phase: Literal["completed", "aborted", "failed"] = member("phase", PHASE, default="completed", omit=False)
+    model: ModelInfo | None = member("model", nested(ModelInfo), default=None)
+    usage: Usage | None = member("usage", nested(Usage), default=None)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @classmethod
-    def from_wire(cls, params: Params) -> InferenceEnd:
-        """The params of `inference/lifecycle`, or of `context/afterInference`, which has no phase.
-
-        Only `inferenceId` must be there. Raises InvalidParams if something is broken.
-        """
-        turn, phase, usage = _turn(params), params.get("phase", "completed"), read_optional_object(params, "usage")
-        if phase not in PHASES:
-            raise InvalidParams(f"Invalid params: phase must be one of {', '.join(('started', *PHASES))}")
-        return cls(
-            **{name: turn[name] for name in ("inference_id", "conversation_id", "turn_index", "model", "raw")},
-            phase=phase,
-            usage=Usage.from_wire(usage) if usage is not None and phase == "completed" else None,
-        )
+    def from_wire(cls, value: Mapping[str, Any], **own: Any) -> Self:
+        """The params of `inference/lifecycle`, or of `context/afterInference`, which has no phase."""
+        end = super().from_wire(value, **own)
+        return end if end.phase == "completed" else replace(end, usage=None)
 
 
 # -- what a hook returns ------------------------------------------------------------------------------
@@ -429,20 +356,50 @@ def read_receipt(text: str, session: Session) -> Receipt:
     return Receipt(*json.loads(text), session=session)
 
 
+def _read_payload(value: Any) -> list[Content]:
+    if not is_object(value) or value.get("content") is None:
+        raise InvalidParams("Invalid params: payload.content is missing")
+    return read_content(value["content"])
+
+
+MAX_ID_LENGTH: Final = 1_024
+PAYLOAD = Kind("an object", _read_payload, lambda content: {"content": content_blocks(content)})
+TAGS = Kind("a list", lambda value: read_tags(value), lambda tags: add_implied_tags(check_tags(tags)))
+
+
+@shape(kw_only=True)
+class PushedEvent(Shape):
+    """The params of `push/event` (§9.2): what a server sends for an `Event`, and what a client gets.
+
+    `server_id` is the name by which the client knows the server.
+    """
+
+    feature_set: str = member("featureSet", TEXT)
+    id: str = member("eventId", text_up_to(MAX_ID_LENGTH))
+    timestamp: str = member("timestamp", TEXT)
+    origin: Mapping[str, Any] = member("origin", OBJECT, default_factory=dict, lenient=True)
+    tags: Sequence[str] = member("tags", TAGS, default=())
+    content: list[Content] | Any = member("payload", PAYLOAD)
+    server_id: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+
 def event_wire(name: str, event: Event) -> Params:
-    """The params of `push/event` (§9.2), for a feature set's name. Raises UsageError for a broken event."""
+    """An author's event for the wire, for a feature set's name. Raises UsageError for a broken event."""
     id: Any = event.id if event.id is not None else new_event_id()
     if not isinstance(id, str) or not id:
         raise UsageError(f"push: id={id!r} is not a text", fix='give the event a stable name: id="evt_1"')
-    wire: Params = {"featureSet": name, "eventId": id, "timestamp": instant_of(event.timestamp)}
-    if event.origin is not None:
-        if not is_mapping(event.origin):
-            raise UsageError(f"push: origin={event.origin!r} is not a mapping", fix='origin={"memoryId": "m1"}')
-        wire["origin"] = dict(event.origin)
-    if event.tags:
-        wire["tags"] = add_implied_tags(check_tags(event.tags))
-    wire["payload"] = {"content": content_blocks(event.content)}
-    return wire
+    if event.origin is not None and not is_mapping(event.origin):
+        raise UsageError(f"push: origin={event.origin!r} is not a mapping", fix='origin={"memoryId": "m1"}')
+    pushed = PushedEvent(
+        feature_set=name,
+        id=id,
+        timestamp=instant_of(event.timestamp),
+        origin=event.origin or {},
+        tags=event.tags,
+        content=event.content,
+    )
+    return pushed.wire()
 
 
 _HEX = frozenset("0123456789abcdef")

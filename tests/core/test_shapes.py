@@ -1,0 +1,134 @@
+"""Shapes: what is written is read as it was, what is wrong is named, and a lenient member never breaks a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from defserve.core.shapes import (
+    ANYTHING,
+    FLAG,
+    INTEGER,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    Shape,
+    list_of,
+    member,
+    nested,
+    one_of,
+    shape,
+    text_up_to,
+)
+from defserve.errors import InvalidParams
+from tests.rows import for_each_row
+
+
+@shape
+class Author(Shape):
+    name: str = member("name", TEXT)
+    age: int | None = member("age", INTEGER, default=None)
+
+
+@shape(kw_only=True)
+class Book(Shape):
+    id: str = member("bookId", text_up_to(9))
+    title: str = member("title", TEXT, default="", omit=False)
+    authors: tuple[Author, ...] = member("authors", list_of(nested(Author)), default=())
+    state: str = member("state", one_of("new", "lent"), default="new")
+    price: float | None = member("price", NUMBER, default=None, lenient=True)
+    tags: tuple[str, ...] = member("tags", TEXTS, default=(), lenient=True)
+    is_old: bool = member("isOld", FLAG, default=False)
+    extra: Mapping[str, Any] = member("extra", OBJECT, default_factory=dict)
+    note: Any = member("note", ANYTHING, default=None)
+    shelf: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+
+def test_a_shape_writes_its_members_in_order_and_leaves_out_defaults():
+    book = Book(id="b1", state="lent", authors=(Author("Ada"), Author("Bo", 3)))
+    assert list(book.wire().items()) == [
+        ("bookId", "b1"),
+        ("title", ""),
+        ("authors", [{"name": "Ada"}, {"name": "Bo", "age": 3}]),
+        ("state", "lent"),
+    ]
+
+
+def test_a_field_that_is_no_member_is_for_the_program_alone():
+    wire = {"bookId": "b1", "shelf": "theirs", "unknown": 1}
+    book = Book.from_wire(wire, shelf="ours")
+    assert book.shelf == "ours" and book.raw is wire and "shelf" not in book.wire()
+
+
+books = st.builds(
+    Book,
+    id=st.text(max_size=9),
+    title=st.text(),
+    authors=st.lists(st.builds(Author, name=st.text(), age=st.none() | st.integers())).map(tuple),
+    state=st.sampled_from(["new", "lent"]),
+    price=st.none() | st.floats(allow_nan=False),
+    tags=st.lists(st.text()).map(tuple),
+    is_old=st.booleans(),
+    extra=st.dictionaries(st.text(), st.integers()),
+    note=st.none() | st.integers() | st.text(),
+)
+
+
+@given(books)
+def test_what_is_written_is_read_as_it_was(book: Book):
+    assert Book.from_wire(book.wire()) == book
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = ("bookId", "title", "authors", "state", "price", "tags", "isOld", "extra", "note")
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), json_values))
+def test_whatever_a_peer_sends_is_read_or_refused_by_name(wire: dict[str, Any]):
+    try:
+        Book.from_wire(wire)
+    except InvalidParams as error:
+        assert any(name in str(error) for name in (*NAMES, "name", "age"))
+
+
+@for_each_row(
+    "wrong, problem",
+    [
+        ({"bookId": None}, "bookId must be a string"),
+        ({"bookId": 7}, "bookId must be a string"),
+        ({"bookId": "b" * 10}, "bookId must have at most 9 characters"),
+        ({"state": "sold"}, "state must be one of new, lent"),
+        ({"isOld": 1}, "isOld must be true or false"),
+        ({"extra": []}, "extra must be an object"),
+        ({"authors": {}}, "authors must be a list"),
+        ({"authors": [{"name": 1}]}, "name must be a string"),
+    ],
+)
+def test_a_wrong_member_is_named(wrong: dict[str, Any], problem: str):
+    with pytest.raises(InvalidParams, match=f"Invalid params: {problem}"):
+        Book.from_wire({"bookId": "b1", **wrong})
+
+
+def test_a_lenient_member_of_another_kind_has_its_default():
+    book = Book.from_wire({"bookId": "b1", "price": "free", "tags": "red"})
+    assert book.price is None and book.tags == ()
+
+
+def test_items_of_another_kind_are_left_out_of_a_list():
+    assert Book.from_wire({"bookId": "b1", "tags": ["a", 1, None, "b"]}).tags == ("a", "b")
+
+
+def test_a_boolean_is_no_number():
+    with pytest.raises(InvalidParams, match="age must be an integer"):
+        Author.from_wire({"name": "Ada", "age": True})
