@@ -14,14 +14,13 @@ from defserve.base.peer_bounds import BoundedTable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import Declared, FeatureSets, uses
-from defserve.client.mcpl.push import Inbox, Once, answer_wire, deliver_item, read_bounded_id
+from defserve.client.mcpl.push import Inbox, Once, answer_wire, deliver_item
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams, PeerError
 from defserve.protocols.mcp.errors import read_text
-from defserve.protocols.mcpl import content
-from defserve.protocols.mcpl.channels.messages import Author, Channel
-from defserve.protocols.mcpl.content import Content, Sendable, content_blocks, read_content
+from defserve.protocols.mcpl.channels.messages import Channel, ChannelMessage
+from defserve.protocols.mcpl.content import Sendable, content_blocks
 from defserve.protocols.mcpl.scopes import judge_label, normal
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
 
@@ -163,19 +162,7 @@ class LiveChannels:
         channel = self[read_text(found, "channelId")]
         if not self._permits(channel.id):
             raise ChannelNotPermitted(channel.id)
-        author = object_of(found.get("author"))
-        return ChannelMessage(
-            server_id=self._audit.server_id,
-            channel_id=channel.id,
-            id=read_bounded_id(found, "messageId"),
-            content=read_content(found.get("content")),
-            author=Author(str(author["id"]), str(author.get("name", ""))) if "id" in author else None,
-            timestamp=str(found.get("timestamp", "")),
-            thread_id=text_of(found.get("threadId")),
-            metadata=object_of(found.get("metadata")),
-            raw=found,
-            tags=content.read_tags(found.get("tags")),
-        )
+        return ChannelMessage.from_wire(found, server_id=self._audit.server_id)
 
     # -- actions of the host -----------------------------------------------------------------------------
 
@@ -353,22 +340,6 @@ def _channels(found: Any) -> list[Channel]:
 
 CHUNK: Final = "channels/outgoing/chunk"
 COMPLETE: Final = "channels/outgoing/complete"
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelMessage:
-    """A message that came in on a channel."""
-
-    server_id: str
-    channel_id: str
-    id: str
-    content: list[Content]
-    author: Author | None
-    timestamp: str
-    thread_id: str | None
-    metadata: Mapping[str, Any]
-    raw: Mapping[str, Any]
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

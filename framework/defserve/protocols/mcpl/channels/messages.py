@@ -15,13 +15,15 @@ from pydantic_core import to_jsonable_python
 from defserve.core.call import Call
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
+from defserve.core.shapes import OBJECT, TEXT, Kind, Shape, member, shape, text_up_to
 from defserve.errors import BadArguments, InvalidParams, UsageError
 from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.content import (
+    MAX_ID_LENGTH,
+    TAGS,
+    Content,
     Sendable,
-    add_implied_tags,
-    check_tags,
     content_blocks,
     instant_of,
     read_content,
@@ -129,6 +131,34 @@ class Author:
         return {"id": self.id, "name": self.name or self.id}
 
 
+def _read_author(value: Any) -> Author | None:
+    has_id = is_object(value) and "id" in value
+    return Author(str(value["id"]), str(value.get("name", ""))) if has_id else None
+
+
+AUTHOR = Kind("an object", _read_author, lambda author: author.wire())
+CONTENT = Kind("content", read_content, content_blocks)
+
+
+@shape(kw_only=True)
+class ChannelMessage(Shape):
+    """A message as it travels in `channels/incoming` (§14.3): what a server sends for a `Message`, and a client gets.
+
+    `server_id` is the name by which the client knows the server.
+    """
+
+    channel_id: str = member("channelId", TEXT)
+    id: str = member("messageId", text_up_to(MAX_ID_LENGTH))
+    thread_id: str | None = member("threadId", TEXT, default=None, lenient=True)
+    author: Author | None = member("author", AUTHOR, default=None)
+    timestamp: str = member("timestamp", Kind("a string", str), default="")
+    content: list[Content] | Any = member("content", CONTENT)
+    metadata: Mapping[str, Any] = member("metadata", OBJECT, default_factory=dict, lenient=True, omit=False)
+    tags: Sequence[str] = member("tags", TAGS, default=())
+    server_id: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message that came in on a channel, given as a Channel or by its id.
@@ -172,17 +202,17 @@ class Message:
 
     def wire(self, *, tags: bool = True) -> Params:
         """As in `channels/incoming`, with its tags or without. Raises UsageError for content that MCPL cannot carry."""
-        author = self.author if isinstance(self.author, Author) else Author(self.author)
-        described: Params = {"channelId": self.channel_id, "messageId": self.id}
-        if self.thread is not None:
-            described["threadId"] = self.thread
-        described |= {
-            "author": author.wire(),
-            "timestamp": instant_of(self.timestamp),
-            "content": content_blocks(self.content),
-            "metadata": dict(self.metadata or {}),
-        }
-        return described | ({"tags": add_implied_tags(check_tags(self.tags))} if tags and self.tags else {})
+        message = ChannelMessage(
+            channel_id=self.channel_id,
+            id=self.id,
+            thread_id=self.thread,
+            author=self.author if isinstance(self.author, Author) else Author(self.author),
+            timestamp=instant_of(self.timestamp),
+            content=self.content,
+            metadata=self.metadata or {},
+            tags=self.tags if tags else (),
+        )
+        return message.wire()
 
 
 @dataclass(frozen=True, slots=True)
