@@ -32,7 +32,17 @@ from defserve.guard.shell import grammar
 from defserve.guard.shell.grammar import Table
 from defserve.guard.shell.grammar import parse_grammar as grammar_of
 from defserve.guard.shell.places import Places
-from defserve.guard.shell.tables import CHECKS, KINDS, NEVER_OPEN, ON_REQUEST, PROGRAMS, TAR, UNKNOWN_DANGERS, VERSIONED
+from defserve.guard.shell.tables import (
+    CHECKS,
+    HELPING,
+    KINDS,
+    NEVER_OPEN,
+    ON_REQUEST,
+    PROGRAMS,
+    TAR,
+    UNKNOWN_DANGERS,
+    VERSIONED,
+)
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
 ShellMode: TypeAlias = Literal["sandbox", "readonly"]
@@ -129,7 +139,18 @@ def _tells_version(argv: Sequence[str]) -> bool:
     if argv[0] == "git" and len(argv) == 3 and argv[2] == "-h" and not isinstance(entry, str) and entry is not None:
         # Alone, it is the usage of every sub-command. An alias would be run.
         return argv[1] != "" and argv[1] in " ".join(entry).split()
+    if argv[-1] == "--help" and argv[0] in HELPING:
+        return _is_subcommand(entry, argv[1:-1])
     return " ".join(argv[1:]) in VERSIONED.get(_plain(argv[0]), ()) and not any(" " in word for word in argv)
+
+
+def _is_subcommand(entry: str | Table | None, words: Sequence[str]) -> bool:
+    """Whether the table of a program knows a sub-command by these words: `pip install`, `uv pip list`."""
+    for word in words:
+        if entry is None or isinstance(entry, str) or word == "":
+            return False
+        entry = entry.get(word)
+    return entry is not None
 
 
 def _name_problem(name: str) -> Violation | None:

@@ -125,6 +125,10 @@ VERSIONED: Mapping[str, frozenset[str]] = {
 }
 """Programs that tell their version or usage, and the words with which they do nothing else."""
 
+# Not git, cargo and gem: they start a program that shows the manual, or read settings of the project first.
+HELPING: frozenset[str] = frozenset("pip pip3 npm uv apt apt-get".split())
+"""Programs whose sub-commands print their usage for `--help`, and do nothing else."""
+
 
 # -- Programs that run only when the author lists them by name.
 

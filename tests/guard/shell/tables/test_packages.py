@@ -106,6 +106,37 @@ def test_installing_by_name_passes_in_the_sandbox(command: str) -> None:
     assert judge(command, mode="sandbox").allowed
 
 
+@for_each_row(
+    "command",
+    [
+        "pip install --help",
+        "pip3 index versions --help",
+        "npm ls --help",
+        "uv pip install --help",
+        "apt install --help",
+    ],
+)
+def test_the_usage_of_a_subcommand_may_be_read(command: str) -> None:
+    assert judge(command, mode="readonly").allowed
+
+
+@for_each_row(
+    "command",
+    [
+        "npm run --help",  # a script of the project may be called so
+        "uv run --help",
+        "pip '' --help",
+        "pip install evil --help",
+        "npm --help run",
+        "cargo tree --help",  # starts man
+        "git log --help",
+        "poetry add --help",  # loads plug-ins that the project names
+    ],
+)
+def test_help_passes_only_alone_behind_a_known_subcommand(command: str) -> None:
+    assert not judge(command, mode="readonly").allowed
+
+
 @for_each_row("setting", ["browser", "init_module", "script_shell", "editor", "viewer", "git", "node_options"])
 def test_no_setting_of_a_project_names_a_program_for_npm(setting: str) -> None:
     for writing in (False, True):
