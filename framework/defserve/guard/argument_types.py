@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.guard.verdict import make_refused_verdict, require_allowed
+from defserve.guard.verdict import Violation, make_refused_verdict, require_allowed
 
 if TYPE_CHECKING:
     from defserve.guard.code.allowed_names import CodeLevel
@@ -75,8 +75,8 @@ class Shell:
     allowed: Mapping[str, Sequence[str] | None] | Collection[str] | None = None
     mode: ShellMode = "sandbox"
     root: str | None = None
-    """The absolute path of the directory that commands run in. Without it, every absolute path is outside, and symbolic
-    links are not looked at."""
+    """The absolute path of the directory that commands run in. Without it, every absolute path is outside, and neither
+    symbolic links nor the settings of a repository are looked at."""
 
     @property
     def validator(self) -> str:
@@ -92,13 +92,21 @@ class Shell:
 
     def command(self, text: str) -> ShellCommand:
         """The command, if it may run. Raises Rejected."""
-        from defserve.guard.shell import judgement, places
+        from defserve.guard.shell import judgement
 
         judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
-        if judged.argv and self.root and (found := places.find_link(judged.argv, self.root)):
+        if judged.argv and self.root and (found := self._look(judged.argv, self.root)):
             judged = make_refused_verdict([found], {})
         verdict = require_allowed(judged, "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or (), self.mode)
+
+    def _look(self, argv: Sequence[str], root: str) -> Violation | None:
+        """What is wrong with a judged command in the directory as it is."""
+        from defserve.guard.shell import places
+
+        if found := places.find_link(argv, root):
+            return found
+        return places.find_git_program(root) if self.allowed is None and "git" in argv else None
 
 
 class PublicUrl(str):

@@ -127,7 +127,7 @@ def test_what_runs_the_projects_code_needs_an_authors_list(command: str) -> None
         ("ps -auxww -e", "'-auxww' and '-e'"),
         ("ps -e -T -H", "'-e' and '-T'"),
         ("ps -e -u x", "'-e' and '-u'"),
-        ("gzip -r -d src", "'-r' and '-d'"),
+        ("zstd -r -d src", "'-r' and '-d'"),
     ],
 )
 def test_two_modes_exclude_each_other(command: str, flags: str) -> None:
@@ -161,7 +161,10 @@ def test_a_file_of_sed_in_place_is_no_script(command: str) -> None:
     assert not judge(command)
 
 
-@for_each_row("name", sorted(name for name, entry in PROGRAMS.items() if isinstance(entry, str) and name != "tar"))
+_ALONE = sorted(name for name, entry in PROGRAMS.items() if isinstance(entry, str) and name not in ("tar", "["))
+
+
+@for_each_row("name", _ALONE)
 def test_every_program_tells_its_version_and_usage(name: str) -> None:
     for flag in ("--version", "--help"):
         assert judge(f"{name} {flag}", mode="readonly")

@@ -32,6 +32,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 OUT = [
+    "zip -r a.zip src .",
+    "zip -qr9 a.zip .",
+    "diff -r src .",
+    "diff -ruN . src",
+    "timeout 5 diff --recursive . src",
     "cat key",
     "ls out/",
     "cat out/secret",
@@ -71,6 +76,10 @@ def test_what_leads_out_through_a_link_is_refused(project: Path, command: str) -
         "ls loop",
         "ls /usr",
         "mkdir -p a/b",
+        "zip -r a.zip src",
+        "zip -ry a.zip .",
+        "diff -r src inner",
+        "diff -r --no-dereference . src",
     ],
 )
 def test_what_stays_inside_passes(project: Path, command: str) -> None:

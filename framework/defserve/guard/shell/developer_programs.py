@@ -83,7 +83,7 @@ _LOOKING: Table = {
     "range-diff": """
         +diff --creation-factor:number --no-dual-color --left-only --right-only --notes?name --no-notes | undashed+
     """,
-    "shortlog": "+walk -nsec -w?numbers --numbered --summary --email --committer --group:shown | undashed*",
+    "shortlog": "+walk -nsec -w?widths --numbered --summary --email --committer --group:shown | undashed*",
     "blame annotate": """
         -bltsfenwpc -L:text -M?number -C?number --since:text --root --show-stats --show-name --show-number --show-email
         --porcelain --line-porcelain --incremental --date:text --reverse --first-parent --score-debug --progress

@@ -14,7 +14,7 @@ _TEXT_GROUPS = {
         --no-group-separator --group-separator:char --label:text -e,--regexp:pattern@1 -f,--file:read@1
         -m,--max-count:number -A,--after-context:number -B,--before-context:number -C,--context:number -#
         --include:glob --exclude:glob --exclude-dir:glob --exclude-from:read -d,--directories:read|recurse|skip
-        -D,--devices:read|skip --binary-files:binary|text|without-match +color | pattern read* | read*
+        -D,--devices:=skip --binary-files:binary|text|without-match +color | pattern read* | read*
     """,
     "checksum": """
         -bctwz --binary --check --tag --text --zero --ignore-missing --quiet --status --strict --warn
@@ -103,7 +103,7 @@ TEXT: Table = with_groups(
             -j,--threads:few -E,--encoding:name -r,--replace:pattern --sort:none|path|modified|accessed|created
             --sortr:none|path|modified|accessed|created --color:never|auto|always|ansi --colors:text
             --context-separator:char --field-match-separator:char --field-context-separator:char --path-separator:char
-            --ignore-file:read --dfa-size-limit:number --regex-size-limit:number --engine:default|pcre2|auto
+            --ignore-file:read --dfa-size-limit:memory --regex-size-limit:memory --engine:default|pcre2|auto
             --line-number --no-line-number --ignore-case --smart-case --case-sensitive --word-regexp --line-regexp
             --invert-match --count --count-matches --files-with-matches --files-without-match --only-matching
             --with-filename --no-filename --quiet --fixed-strings --no-fixed-strings --pcre2 --no-pcre2 --multiline
@@ -296,7 +296,7 @@ FILES: Table = with_groups(
             --verbose --zero | listed+
         """,
         "pwd": "-LP --logical --physical |",
-        "test": """
+        "test [": """
             %words -b,-c,-d,-e,-f,-g,-G,-h,-k,-L,-N,-O,-p,-r,-s,-S,-u,-w,-x:listed -t:number -n,-z:pattern
             -eq,-ne,-lt,-le,-gt,-ge:pattern -nt,-ot,-ef:listed -a -o | pattern*
         """,
@@ -346,9 +346,9 @@ FILES: Table = with_groups(
             -n,--number:pieces -t,--separator:char --additional-suffix:suffix --numeric-suffixes?number
             --hex-suffixes?number --elide-empty-files --verbose -# | read? prefix?
         """,
-        # Not -N: it unpacks to a name that stands in the archive.
+        # Not -N: it unpacks to a name that stands in the archive. Not -r: it replaces every file, those in .git, too.
         "gzip": """
-            +packer -n -r,--recursive^walk -l,--list@1^list -d,--decompress,--uncompress^unpack --no-name --rsyncable |
+            +packer -n -l,--list@1^list -d,--decompress,--uncompress^unpack --no-name --rsyncable |
             packed* | read*
         """,
         "gunzip": "+packer -n -l,--list@1^list -d,--decompress,--uncompress^unpack --no-name | packed* | read*",

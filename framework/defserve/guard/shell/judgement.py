@@ -158,7 +158,7 @@ def _name_problem(name: str) -> Violation | None:
         return Violation("path", f"Blocked program: '{name}' is named by a path")
     if "=" in name:
         return Violation("assignment", f"Blocked assignment: '{name}'")
-    if not _PLAIN_NAME.fullmatch(name) and name not in KINDS:
+    if not _PLAIN_NAME.fullmatch(name) and name not in KINDS and name not in PROGRAMS:
         return Violation("program-name", f"Blocked program: {name!r} is not a plain name")
     return None
 
@@ -272,6 +272,9 @@ _PATTERN = re.compile(
     r"|(?<=\s)(?:-i?name|-i?path|-i?wholename|-g|--glob|--iglob|--include|--exclude|--exclude-dir)\s+[^\s;&|<>(){}$`~#\\'\"]+"
 )
 
+# The program `[`, which ends with a bracket of its own.
+_BRACKETS = re.compile(r"\A\s*+\[\s(.*)\s\]\s*\Z", re.DOTALL)
+
 # What is harmless although it looks like an expansion: a git revision (`HEAD@{1}`, `v1^{commit}`), a bracket of find.
 _REVISION = re.compile(r"(?<=[\w@/.-])(?:@|\^)\{[A-Za-z0-9_-]*\}|(?<!\S)@\{[A-Za-z0-9_-]+\}|(?<!\S)\\[()!](?!\S)")
 
@@ -316,7 +319,7 @@ def _expanding(command: str) -> Iterator[Violation]:
             yield Violation("quotes", "Blocked command: a quote is not closed")
         if quoted[0][0] == '"' and (active := re.search(r"[$`]", quoted[0])):
             yield Violation("expansion", f"Blocked shell expansion in double quotes: '{active[0]}'")
-    bare = _REVISION.sub("_", _QUOTED.sub("_", command))
+    bare = _REVISION.sub("_", _BRACKETS.sub(r"\1", _QUOTED.sub("_", command)))
     for rule, pattern, message in _META:
         if matched := pattern.search(_PATTERN.sub("_", bare) if rule == "glob" else bare):
             yield Violation(rule, f"{message}: '{matched[0]}'")

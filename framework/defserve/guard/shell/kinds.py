@@ -266,7 +266,10 @@ KINDS: Mapping[str, Kind] = {
         r"|rerere\.enabled|advice\.\w+)",
         "a setting that names no program, such as user.name",
     ),
-    "shown": _spelt(r"(?!.*%[-+ ]?G)(?!.*signature).*", "a format that checks no signature"),
+    "shown": _spelt(
+        r"(?!.*%[-+ ]?G)(?!.*signature)(?!.*[(:,=]\s*+\d{5}).*",
+        "a format that checks no signature and has no large width",
+    ),
     "written-out": _spelt(r"(?!@)(?!.*%output).*", "a format that names no file"),
     "data": _spelt(r"(?!@).*", "data that is no @file"),
     "header": _spelt(r"[\w-]+[:;].*", "a header such as 'Accept: text/html'"),

@@ -58,7 +58,7 @@ _PUBLIC = re.compile(
     r"/etc/(?:os-release|lsb-release|debian_version|redhat-release|alpine-release|issue|hosts|hostname|timezone"
     r"|resolv\.conf|services|protocols|shells|nsswitch\.conf)"
     r"|/proc/(?:cpuinfo|meminfo|version|loadavg|uptime|stat|filesystems|swaps|partitions|diskstats|vmstat)"
-    r"|/(?:usr|usr/local)/(?:share|include)(?:/[^/]+)+"
+    r"|/(?:usr|usr/local)/(?:share|include)(?:/[^/]+)+|/(?:usr/)?bin/[^/]+"
     r"|/var/log/(?:syslog|messages|kern\.log|dmesg|dpkg\.log|apt/[^/]+|(?:nginx|apache2|httpd)/[^/]+)(?:\.\d+)?(?:\.gz)?"
     r"|/dev/(?:null|stdin)"
 )
@@ -154,22 +154,56 @@ class Places:
 # -- Symbolic links that lead out of the working directory. `judge` looks at text; this looks at the disk.
 #
 # A word that names a link, or a file behind one, is refused if what it leads to may not be read. Links that a program
-# meets later, while it walks, are not seen here: options that follow those are refused by the tables.
+# meets later, while it walks, are not seen here: options that follow those are refused by the tables. For the few
+# programs that follow them by themselves, the links are looked for.
 
 
 def find_link(argv: Sequence[str], root: str) -> Violation | None:
     """The first word of a judged command that leads out of `root` through a link, as a violation. Never raises."""
     try:
         top = os.path.realpath(root)
-        places = Places(top)
+        places, walks = Places(top), _follows_links(argv)
         for word in argv[1:]:
             for path in _paths(word, root):
-                real = os.path.realpath(os.path.join(root, path))
-                if places.check_read(real) and not _is_below(real, top):
-                    return Violation("place", f"Blocked path: '{word}' leads out of the working directory by a link")
+                full = os.path.join(root, path)
+                for each in (full, *_links_below(full)) if walks else (full,):
+                    real = os.path.realpath(each)
+                    if places.check_read(real) and not _is_below(real, top):
+                        shown = word if each is full else os.path.relpath(each, root)
+                        return Violation(
+                            "place", f"Blocked path: '{shown}' leads out of the working directory by a link"
+                        )
     except (OSError, ValueError) as problem:
         return Violation("place", f"Blocked command: its paths cannot be looked at ({problem})")
     return None
+
+
+# Programs that follow links on a walk by themselves: the options that make them walk, and those that keep them from it.
+_FOLLOWING: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    "zip": (frozenset({"-r"}), frozenset({"-y"})),
+    "diff": (frozenset({"-r", "--recursive"}), frozenset({"--no-dereference"})),
+}
+MAX_WALKED = 20_000
+
+
+def _follows_links(argv: Sequence[str]) -> bool:
+    """Whether a command walks through directories, and through the links in them."""
+    for name, (walks, stays) in _FOLLOWING.items():
+        if name in argv:
+            clusters = (word for word in argv if word[:1] == "-" and word[:2] != "--")
+            options = {*argv, *(f"-{letter}" for word in clusters for letter in word[1:])}
+            return not options.isdisjoint(walks) and options.isdisjoint(stays)
+    return False
+
+
+def _links_below(path: str) -> Iterator[str]:
+    """The links in a directory, at any depth. Raises ValueError if there are too many entries to look at."""
+    left = MAX_WALKED
+    for folder, folders, files in os.walk(path):
+        left -= len(folders) + len(files)
+        if left < 0:
+            raise ValueError(f"more than {MAX_WALKED} files; use zip -ry or diff -r --no-dereference")
+        yield from filter(os.path.islink, (os.path.join(folder, name) for name in (*folders, *files)))
 
 
 def _paths(word: str, root: str) -> Iterator[str]:
@@ -185,14 +219,67 @@ def _is_below(path: str, top: str) -> bool:
     return path == top or path.startswith(top.rstrip("/") + "/")
 
 
+# -- Programs that the settings of a repository name. A `.git` directory may come from strangers, and git runs these for
+# harmless commands, such as `git diff`. No variable turns them off, because a part of their name is free (`diff.*`).
+
+
+MAX_SETTINGS_BYTES = 1024 * 1024
+
+# A key stands at the begin of a line, or behind the name of its section.
+_NAMES_PROGRAM = re.compile(
+    r"(?:^|\])[ \t]*"
+    r"(textconv|command|clean|smudge|process|driver|external|uploadpack|receivepack|vcs|update|path)[ \t]*=([^\n]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_HARMLESS_PROGRAM = re.compile(
+    r"\"?git-lfs (?:clean|smudge|filter-process)\b[^;&|`$<>\n]*|(?:none|checkout|rebase|merge)\s*"
+)
+
+
+def find_git_program(root: str) -> Violation | None:
+    """A program that git would run because a setting of the repository in `root` names it. Never raises."""
+    try:
+        for file in _settings_files(os.path.join(root, ".git")):
+            with open(file, "rb") as stream:
+                text = stream.read(MAX_SETTINGS_BYTES + 1)
+            if len(text) > MAX_SETTINGS_BYTES:
+                return Violation("run", "Blocked command: the settings of this repository are too long to be read")
+            for key, value in _NAMES_PROGRAM.findall(text.decode("utf-8", "replace").replace("\r", "\n")):
+                if not _HARMLESS_PROGRAM.fullmatch(value.strip()):
+                    return Violation(
+                        "run",
+                        f"Blocked command: git would run what this repository's settings name ('{key}'); take the"
+                        " setting out of .git/config, or list git: Shell(allowed={'git': …})",
+                    )
+    except (OSError, ValueError) as problem:
+        return Violation("run", f"Blocked command: the settings of this repository cannot be read ({problem})")
+    return None
+
+
+def _settings_files(place: str) -> Iterator[str]:
+    """The settings of a repository, also of one whose `.git` is a file that names another place (a worktree)."""
+    if os.path.isfile(place):
+        with open(place, encoding="utf-8") as stream:
+            place = os.path.join(os.path.dirname(place), stream.read(4096).removeprefix("gitdir:").strip())
+        # A worktree has the settings of the repository that it belongs to.
+        if os.path.isfile(os.path.join(place, "commondir")):
+            with open(os.path.join(place, "commondir"), encoding="utf-8") as stream:
+                yield from _settings_in(os.path.join(place, stream.read(4096).strip()))
+    yield from _settings_in(place)
+
+
+def _settings_in(place: str) -> Iterator[str]:
+    yield from filter(os.path.isfile, (os.path.join(place, name) for name in ("config", "config.worktree")))
+
+
 # -- The environment to run a judged command in: nothing of the server's own, and no program that settings may name.
 #
 # A repository brings settings along (`.git/config` in an unpacked archive, a bare repository inside another), and git
 # runs what some of them name, even to show a status. Variables outrank these settings. They cannot turn off a setting
 # whose name has a part of its author's choice: programs that filter, compare and merge (`filter.*`, `diff.*`,
-# `merge.*`), those that serve a remote (`remote.*`), and the hooks that git 2.54 takes from settings (`hook.*`). Nor do
-# they reach a repository at a local path that is fetched from or pushed to, or the steps of a rebase that is under way.
-# So a `.git` directory from strangers is better looked at without git.
+# `merge.*`), those that serve a remote (`remote.*`), and the hooks that git 2.54 takes from settings (`hook.*`). With a
+# root, `find_git_program` looks for them. Nor do variables reach a repository at a local path that is fetched from or
+# pushed to, or the steps of a rebase that is under way.
 
 
 _GIT_SETTINGS: Mapping[str, str] = {
@@ -205,7 +292,8 @@ _GIT_SETTINGS: Mapping[str, str] = {
     "core.askPass": "",
     "core.attributesFile": os.devnull,
     "core.alternateRefsCommand": "",
-    "attr.tree": "refs/none",
+    # The empty tree: a name that leads nowhere would be passed over, and the files of the project read.
+    "attr.tree": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
     "commit.gpgSign": "false",
     "credential.helper": "",
     "gpg.format": "openpgp",
@@ -233,7 +321,7 @@ _OTHERS: Mapping[str, str] = {
     "PYTHONSAFEPATH": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
-    # npm runs no scripts of a project or a package, and keeps no log.
+    # npm runs no scripts of a project or a package. It keeps no log: `logs_max` 0 would delete those of others.
     "npm_config_ignore_scripts": "true",
     "npm_config_git": "git",
     "npm_config_node_options": "",
@@ -243,7 +331,7 @@ _OTHERS: Mapping[str, str] = {
     "npm_config_viewer": "cat",
     # The script that asks for the fields of a new package.json.
     "npm_config_init_module": os.devnull,
-    "npm_config_logs_max": "0",
+    "npm_config_logs_dir": os.devnull,
     "npm_config_update_notifier": "false",
     # A project may name the tool chain, and wrappers for its compiler.
     "RUSTUP_TOOLCHAIN": "stable",

@@ -253,9 +253,11 @@ PACKAGES: Table = with_groups(
             # With a name, it asks the registry and opens a browser.
             "fund": "+npm_look | / !x name+",
             "view info show v outdated why explain search whoami ping": "!n +npm_look | npm-package? name*",
-            "root prefix bin version": "-g --global --json |",
+            "root prefix bin": "-g --global --json |",
+            # Without the option it commits and tags.
+            "version": "-g --global --json --no-git-tag-version@1 | | !w =patch / !w =minor / !w =major",
             "config": {"": "", "get": "| setting / name"},
-            "pkg": {"": "", "get": "--json | pattern*"},
+            "pkg": {"": "", "get": "--json | pattern*", "set": "!w --json | assignment+"},
             "audit": "!n +npm_look --audit-level:name | / !w =fix",
             # With a name, it runs a program of that name.
             "init": "!w -y,--yes@1 -f --force | nothing+ |",
