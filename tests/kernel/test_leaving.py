@@ -81,9 +81,9 @@ async def test_a_server_is_not_registered_while_its_predecessor_ends(
         one.gate.set()
         assert (await one.gone)["result"]["status"] == "deregistered"
         assert (await one.register())["result"]["status"] == "connected"
-        await kernel.access.deny("eve", "r")
+        await kernel.access.set_entry("deny", "eve", "r")
         assert "r_add" in kernel.server.mcp.tools.registry
-        assert len(await kernel.access.list("r")) == 2
+        assert len(await kernel.access.list_entries("r")) == 2
         assert kernel.journal.lines("r")
 
 

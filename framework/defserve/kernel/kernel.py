@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -36,9 +36,9 @@ from defserve.kernel.operations import (
     AccessVerbs,
     KernelAudit,
     PermissionVerbs,
-    PinVerbs,
     add_operator_tools,
     health,
+    list_held_tools,
 )
 from defserve.kernel.supervision import Supervision
 from defserve.search.ranking import Search
@@ -73,7 +73,7 @@ class Kernel:
         self.governance = Governance(self, state)
         # It looks at a tool before the others do: what it refuses is recorded.
         self.server.extensions = (self.governance, *self.server.extensions)
-        self.access, self.permissions, self.pins = AccessVerbs(self), PermissionVerbs(self), PinVerbs(self)
+        self.access, self.permissions = AccessVerbs(self), PermissionVerbs(self)
         if (access := self.governance.access) is not None:
             answers = {ACCESS_QUERY: access.answer_query, ACCESS_GRANT: access.grant, ACCESS_REVOKE: access.revoke}
             add_operator_tools(self.server, answers)
@@ -88,7 +88,7 @@ class Kernel:
         """The kernel of a file. Raises UsageError for a mistake in it."""
         return cls(load(path), **options)
 
-    # -- operating: each is a verb of the control socket ---------------------------------------------------
+    # -- operating: the functions of `verbs.py` ---------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """What this kernel is, in a few words."""
@@ -187,11 +187,13 @@ class Kernel:
         """Whether servers answer now: one of them, or all."""
         return await health(self, id)
 
-    async def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncIterator[dict[str, Any]]:
+    def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
         """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
-        async with aclosing(KernelAudit(self).show(last, follow, verify)) as events:
-            async for event in events:
-                yield event
+        return KernelAudit(self).show(last, follow, verify)
+
+    async def list_held_tools(self, id: str | None = None) -> list[dict[str, Any]]:
+        """The tools of a server, or of all, that are held because they changed, each with the difference."""
+        return await list_held_tools(self, id)
 
     async def approve(
         self, id: str, tool: str | None = None, digest: str = "", unseen: bool = False

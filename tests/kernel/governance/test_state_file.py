@@ -85,11 +85,11 @@ async def test_what_is_decided_at_one_kernel_holds_at_the_other(tmp_path: Path) 
                 return code_of(await bob.ask("tools/call", {"name": "s_look", "arguments": {}})) is not None
 
             assert await refused()
-            await one.here.kernel.access.grant("bob", "s")
+            await one.here.kernel.access.set_entry("allow", "bob", "s")
             # Nobody asks the other kernel for anything: it looks at the file by itself.
             await until(lambda: bool(two.here.kernel.governance.access.find_policy("s").entries()))  # pyright: ignore
             assert not await refused()
-            await one.here.kernel.access.deny("bob", "s")
+            await one.here.kernel.access.set_entry("deny", "bob", "s")
             await two.here.kernel.refresh()
             assert await refused()
 
@@ -102,7 +102,7 @@ async def test_a_tool_that_is_accepted_at_one_kernel_is_used_at_the_other(tmp_pa
     changed = tool("add", "Adds more.")
     async with governed(tmp_path, changed, mgp=HOLD) as one, governed(tmp_path, changed, mgp=HOLD) as two:
         assert two.here.kernel.ps()[0]["held"] == ["add"]
-        (held,) = await one.here.kernel.pins.list("s")
+        (held,) = await one.here.kernel.list_held_tools("s")
         await one.here.kernel.approve("s", digest=held["now"])
         await two.here.kernel.refresh()
         assert two.here.kernel.ps()[0]["held"] == []

@@ -140,7 +140,7 @@ async def test_the_log_is_followed(tmp_path: Path) -> None:
         assert (await anext(events))["event_type"] == "SERVER_CONNECTED"
         await here.call("a_pid")
         assert (await anext(events))["event_type"] == "TOOL_EXECUTED"
-        await events.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+        await events.aclose()
 
 
 @pytest.mark.slow
