@@ -88,5 +88,5 @@ def _host(path: str, body: bytes, app: SyncApp, sandbox: Origin, scripts: dict[s
         return "text/javascript", scripts["host.js"].encode(), {}
     if path == "/app":
         shown = {"view": f"{sandbox.url}/view", "permissions": app.permissions}
-        return as_json({**shown, "arguments": app.app.arguments, "result": app.result})
+        return as_json({**shown, "arguments": app.target.arguments, "result": app.result})
     return as_json(app.answer(json.loads(body))) if path == "/answer" else None
