@@ -259,9 +259,8 @@ SHOWN_BY: Final[Mapping[str, Show]] = {
 
 def list_words() -> dict[str, str]:
     """The words after `defserve kernel` that ask one that runs, and what each does."""
-    return {verb.name: verb.about for verb in KERNEL_VERBS.values() if verb.about and " " not in verb.name} | dict(
-        VERB_GROUPS
-    )
+    alone = {verb.name: verb.about for verb in KERNEL_VERBS.values() if verb.about and " " not in verb.name}
+    return {**alone, **VERB_GROUPS}
 
 
 def run_verb(word: str, argv: list[str]) -> int:
@@ -298,16 +297,14 @@ def _find_in_group(group: str, argv: list[str]) -> tuple[str, list[str]]:
 def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
     parser = CommandParser(f"defserve kernel {verb.name}", _sentence(verb.about))
     for one in verb.parameters:
-        # An argument that is known by its place has no `dest`, and argparse takes no None for one.
-        place: dict[str, Any] = {"dest": one.name} if one.option else {} if one.default is ... else {"nargs": "?"}
-        if one.type is bool:
-            parser.add_argument(one.option, **place, action="store_true", help=one.help)
-        else:
+        details: dict[str, Any] = {"action": "store_true"}
+        if one.type is not bool:
             type = positive if one.type is int else str
-            metavar, default = one.metavar or one.name.upper(), None if one.default is ... else one.default
-            parser.add_argument(
-                one.option or one.name, **place, type=type, default=default, metavar=metavar, help=one.help
-            )
+            details = {"type": type, "default": one.default, "metavar": one.metavar or one.name.upper()}
+        if one.option:
+            parser.add_argument(one.option, dest=one.name, required=one.default is ..., help=one.help, **details)
+        else:
+            parser.add_argument(one.name, nargs=None if one.default is ... else "?", help=one.help, **details)
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
