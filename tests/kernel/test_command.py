@@ -19,7 +19,7 @@ from defserve.cli import main
 from defserve.cli.commands.kernel import FILE_ACTIONS
 from defserve.cli.kernel_actions import list_words
 from defserve.errors import PeerGone
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from tests.kernel.running import entry
 from tests.waiting import is_running, wait_until
 
@@ -47,7 +47,7 @@ def defserve(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def rows(folder: Path) -> dict[str, dict[str, Any]]:
     """What `ps --json` prints, without starting a process for it."""
     try:
-        return {row["id"]: row for row in ask(folder / "mgp.toml", {"verb": "ps"})}
+        return {row["id"]: row for row in ask_kernel(folder / "mgp.toml", {"verb": "ps"})}
     except PeerGone:
         return {}
 

@@ -20,7 +20,7 @@ from defserve.cli.parser import CommandParser, positive
 from defserve.cli.screen import show_each
 from defserve.cli.screen_blocks import Data, Part, Table, state
 from defserve.core.json_values import is_object
-from defserve.kernel.control import ask, locate_kernel
+from defserve.kernel.control import ask_kernel, locate_kernel
 from defserve.kernel.verbs import KERNEL_VERBS, VERB_GROUPS, KernelVerb
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
@@ -271,7 +271,7 @@ def run_verb(word: str, argv: list[str]) -> int:
     failed = list[Any]()
 
     def answers() -> Iterator[Any]:
-        for answer in ask(locate_kernel(options.config), {"verb": name, **fields}, options.pid):
+        for answer in ask_kernel(locate_kernel(options.config), {"verb": name, **fields}, options.pid):
             if is_object(answer) and answer.get("ok") is False:
                 failed.append(answer)
             yield answer

@@ -16,7 +16,7 @@ from defserve.client.client import Client
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, PeerGone
 from defserve.inspector.protocol import BadMessage, Json
-from defserve.kernel.control import asking
+from defserve.kernel.control import ask_kernel_async
 from defserve.kernel.verbs import KERNEL_VERBS, KernelVerb
 
 
@@ -80,7 +80,9 @@ class KernelControl:
         return {"status": status[0], "servers": rows}
 
     async def logs(self, id: str) -> AsyncGenerator[Json]:
-        async with aclosing(asking(self.config, {"verb": "logs", "id": id, "follow": True}, self.process)) as lines:
+        async with aclosing(
+            ask_kernel_async(self.config, {"verb": "logs", "id": id, "follow": True}, self.process)
+        ) as lines:
             async for line in lines:
                 yield line
 
@@ -91,7 +93,7 @@ class KernelControl:
         return await self._ask({"verb": verb.name, **fields})
 
     async def _ask(self, request: Json) -> list[Any]:
-        return [answer async for answer in asking(self.config, request, self.process)]
+        return [answer async for answer in ask_kernel_async(self.config, request, self.process)]
 
 
 # -- A kernel at an address, over MGP's methods for operators (MGP §11.3, §11.4, §15).

@@ -13,7 +13,7 @@ from defserve.cli.commands.kernel import main
 from defserve.cli.kernel_actions import SHOWN_BY
 from defserve.errors import UsageError
 from defserve.inspector.kernels import KernelControl, list_buttons
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from defserve.kernel.control_listener import open_control_socket
 from defserve.kernel.verbs import KERNEL_VERBS, VERB_GROUPS, KernelVerb, VerbParameter, read_request
 
@@ -54,9 +54,9 @@ async def test_a_verb_that_is_added_to_the_table_works_everywhere(
     kernel: Any = object()
     async with open_control_socket(config, kernel):
         request = {"verb": "greet", "id": "a", "times": 2}
-        assert await asyncio.to_thread(lambda: list(ask(config, request))) == [{"hello": "a"}] * 2
+        assert await asyncio.to_thread(lambda: list(ask_kernel(config, request))) == [{"hello": "a"}] * 2
         with pytest.raises(UsageError, match="greet needs times"):
-            await asyncio.to_thread(lambda: list(ask(config, request | {"times": "2"})))
+            await asyncio.to_thread(lambda: list(ask_kernel(config, request | {"times": "2"})))
         assert await asyncio.to_thread(main, ["greet", "a", "--loud", "--config", str(config)]) == 0
         assert json.loads(capsys.readouterr().out) == {"hello": "A"}
         assert "greet" in KernelControl(config).verbs

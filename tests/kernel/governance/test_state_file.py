@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.kernel.control import ask, places_of
+from defserve.kernel.control import ask_kernel, places_of
 from defserve.kernel.kernel import KernelState, StateFile
 from defserve.stores.files import hold_lock
 from tests.kernel.governance.governing import governed, tool
@@ -58,16 +58,16 @@ def test_two_kernels_that_grant_at_once_lose_nothing(tmp_path: Path) -> None:
         def grant(process: int) -> None:
             for number in range(GRANTS):
                 asked = {"verb": "access grant", "agent": f"{process}-{number}", "id": "a"}
-                assert list(ask(config, asked, process))
+                assert list(ask_kernel(config, asked, process))
 
         with ThreadPoolExecutor(2) as both:
             list(both.map(grant, (one.pid, two.pid)))
         expected = {f"{process}-{number}" for process in (one.pid, two.pid) for number in range(GRANTS)}
         assert granted(config) == expected
         # Each knows what was decided at the other, and may take it back.
-        found = list(ask(config, {"verb": "access list"}, one.pid))
+        found = list(ask_kernel(config, {"verb": "access list"}, one.pid))
         assert {row["agent_id"] for row in found if "agent_id" in row} == expected
-        list(ask(config, {"verb": "access revoke", "agent": f"{two.pid}-0", "id": "a"}, one.pid))
+        list(ask_kernel(config, {"verb": "access revoke", "agent": f"{two.pid}-0", "id": "a"}, one.pid))
         assert granted(config) == expected - {f"{two.pid}-0"}
 
 
