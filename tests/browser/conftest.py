@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.testing import SyncClient
-from defserve.testing.client_features import SyncApp
+from defserve.testing.sync_parts import SyncApp
 
 from .chromium import Browser, bundled, found
 from .origins import Origin, Reply, as_json, origin

@@ -25,11 +25,12 @@ from defserve.errors import DefserveError, InvalidParams, UsageError
 from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_changes
 from defserve.kernel.config.loading import load
 from defserve.kernel.governance.access import closes_servers, own_policy, wants_access
-from defserve.kernel.governance.directory import check_register_rules, make_guarded_resolver
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
+from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
+from defserve.kernel.kernel_extension import KernelExtension
 from defserve.kernel.members import Creator, Journal, Member, history
-from defserve.kernel.operations import (
+from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
     ACCESS_QUERY,
     ACCESS_REVOKE,
@@ -40,7 +41,6 @@ from defserve.kernel.operations import (
     health,
     list_held_tools,
 )
-from defserve.kernel.supervision import Supervision
 from defserve.search.ranking import Search
 from defserve.server.server import Server
 from defserve.stores.files import hold_lock, replace_file
@@ -77,8 +77,8 @@ class Kernel:
         if (access := self.governance.access) is not None:
             answers = {ACCESS_QUERY: access.answer_query, ACCESS_GRANT: access.grant, ACCESS_REVOKE: access.revoke}
             add_operator_tools(self.server, answers)
-        self._supervision = Supervision(self)
-        self.server.extend(self._supervision)
+        self._extension = KernelExtension(self)
+        self.server.extend(self._extension)
         self._reloading = asyncio.Lock()
         for entry in config.servers:
             self._add(entry)
@@ -245,7 +245,7 @@ class Kernel:
             member.backend.decides = partial(self.governance.permissions.decide_for_server, member.id)
             if (access := self.governance.access) is not None:
                 member.backend.open_to = partial(access.opens, member.id)
-            self._supervision.watch(member)
+            self._extension.watch(member)
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
@@ -263,7 +263,7 @@ class Kernel:
         if member is None:  # another is ending it
             return
         self.leaving[id] = member
-        self._supervision.drop_server(member)
+        self._extension.drop_server(member)
         await asyncio.shield(self.ending.start(self._end(member, reason)))
 
     async def _end(self, member: Member, reason: str) -> None:

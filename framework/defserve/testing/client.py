@@ -26,7 +26,7 @@ from defserve.testing.transports import connect_over
 
 if TYPE_CHECKING:
     from defserve.client.mgp.peer import MgpPeer
-    from defserve.testing.client_features import SyncApp, SyncMcpl, SyncTask
+    from defserve.testing.sync_parts import SyncApp, SyncMcpl, SyncTask
 
 
 # pytest leaves out the frames of this module, so that a failure shows the line of the test.
@@ -145,7 +145,7 @@ class SyncClient:
     @property
     def mcpl(self) -> SyncMcpl:
         """The server's feature sets, events, hooks and channels. The client needs `mcpl=Mcpl(…)`."""
-        from defserve.testing.client_features import SyncMcpl
+        from defserve.testing.sync_parts import SyncMcpl
 
         peer = self._ensure_client().mcpl
         if peer is None:
@@ -163,7 +163,7 @@ class SyncClient:
     @require_named_arguments
     def start(self, tool: str, /, **arguments: Any) -> SyncTask:
         """Call a tool and do not wait for its result, as `Client.start` does."""
-        from defserve.testing.client_features import SyncTask
+        from defserve.testing.sync_parts import SyncTask
 
         return SyncTask(self._run_verb(lambda client: client.start(tool, **arguments)), self._run_verb)
 
@@ -173,7 +173,7 @@ class SyncClient:
 
         Raises PeerError for a view that no host may show, and for a result without a text.
         """
-        from defserve.testing.client_features import SyncApp
+        from defserve.testing.sync_parts import SyncApp
 
         return SyncApp(self._run_verb(lambda client: client.render(tool, **arguments)), self._run_verb)
 

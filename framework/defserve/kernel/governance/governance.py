@@ -12,7 +12,6 @@ from defserve.auth.principals import LOCAL
 from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
 from defserve.kernel.governance.access import KernelAccess, check_operator, is_operator, wants_access
-from defserve.kernel.governance.directory import KernelDirectory
 from defserve.kernel.governance.marks import (
     SANDBOXED,
     build_governing_entry,
@@ -23,6 +22,7 @@ from defserve.kernel.governance.marks import (
 )
 from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import DIGEST_LENGTH, Change, Pin, Pins, digest_of_all
+from defserve.kernel.governance.server_directory import KernelDirectory
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp.errors import ToolDisabled
 from defserve.protocols.mgp.server_discovery import DiscoverySection, OperatorTool, operator_tools

@@ -24,7 +24,7 @@ from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerEr
 from defserve.kernel.control_listener import open_control_socket
 from defserve.kernel.governance.access import check_operator
 from defserve.kernel.members import Member
-from defserve.kernel.operations import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
+from defserve.kernel.operator_actions import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
 from defserve.protocols.mgp.lifecycle import (
@@ -55,7 +55,7 @@ REPORTED_CHANGES: Final = ("added", "removed", "restarted", "adjusted", "failed"
 # -- MGP §6, §11.3, §11.4 at a kernel: health and lifecycle of the server that `server_id` names, and the audit log.
 
 
-class Supervision(Extension):
+class KernelExtension(Extension):
     """The kernel as an extension of its own server. It begins and ends with the server's lifespan."""
 
     name = "kernel"
