@@ -216,7 +216,7 @@ def sign_in_file(url: str, folder: Path | None = None) -> Path:
     return (folder or config_file(SIGN_IN_FOLDER)) / f"{name}.json"
 
 
-def has_sign_in(url: str) -> bool:
+def has_stored_sign_in(url: str) -> bool:
     """Whether this user has signed in to a server."""
     return os.path.isfile(sign_in_file(url))
 
