@@ -24,7 +24,7 @@ from threading import Lock, RLock, Thread
 from typing import Any, Final, Generic, TypeVar
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.files import NAMES_NO_SERVER, newer_format
+from defserve.stores.files import UNOWNED_VALUES_PROBLEM, newer_format
 from defserve.stores.sqlite_entries import (
     LIVE,
     TALLY_SUFFIX,
@@ -394,7 +394,7 @@ def _refuse_unnamed(connection: sqlite3.Connection, found: int) -> None:
         size = len(name) if isinstance(name, SpaceFamily) else -1
         sql = f"SELECT 1 FROM entries WHERE {'space' if size < 0 else f'substr(space, 1, {size})'} = ? LIMIT 1"
         if connection.execute(sql, (name,)).fetchone() is not None:
-            raise StoreUnavailable(NAMES_NO_SERVER)
+            raise StoreUnavailable(UNOWNED_VALUES_PROBLEM)
 
 
 def _format(connection: sqlite3.Connection) -> int:
