@@ -25,7 +25,7 @@ from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
 from defserve.core.call import Replied
 from defserve.core.json_values import excess, is_object
 from defserve.core.messages import Params, Request, encode
-from defserve.serve.http.exchange import STALL, ClientOutbox, Exchange, OutboundMessage
+from defserve.serve.http.exchange import STALL, Exchange, OutboundMessage, UnreadMessages
 from defserve.serve.http.request_heads import Gate, Headers, is_json, is_loopback_name, wants_page
 from defserve.serve.http.streamable import CLIENT_LEFT, Attached, SingleResponse, absorb, route_message
 from defserve.serve.sockets import (
@@ -104,7 +104,7 @@ class WebSockets:
             socket.drain()
 
 
-class WebSocket(ClientOutbox):
+class WebSocket(UnreadMessages):
     """One accepted socket."""
 
     __slots__ = (
