@@ -14,7 +14,7 @@ from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
-from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMING_EVENT_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp, HttpOptions, Probe
@@ -114,7 +114,7 @@ def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpRules:
         opening="initialize",
         version_key=VERSION_KEY,
         capabilities_key=CAPABILITIES_KEY,
-        primed_versions=PRIMED_VERSIONS,
+        priming_event_versions=PRIMING_EVENT_VERSIONS,
         param_headers=mcp.tools.param_headers,
         scopes=mcp.tools.scopes,
         refusal=composition.refusal,

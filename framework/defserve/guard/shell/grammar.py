@@ -63,7 +63,7 @@ class Words:
 def find_violations(
     entry: str | Table, words: Sequence[str], title: str, places: Places, depth: int = 0
 ) -> Iterator[Violation]:
-    """What the words after the program's name break. `entry` is what a table (`split_shared_keys`) says of the program."""
+    """What the words after a program's name break. `entry` is what a table (`split_shared_keys`) says of it."""
     if isinstance(entry, str):
         rules = parse_grammar(entry, depth > 0)
         if "never" in rules.style:
