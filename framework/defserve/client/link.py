@@ -245,7 +245,7 @@ class Turns:
             await asyncio.sleep(0)
 
 
-def pieces(data: bytes) -> Iterable[bytes]:
+def split_into_pieces(data: bytes) -> Iterable[bytes]:
     """The data in parts that are read quickly, whatever is in them."""
     if len(data) <= MAX_PIECE:
         return (data,)
