@@ -491,7 +491,7 @@ def _is_direct(headers: Headers) -> bool:
 
 
 class ShapedReply(Protocol):
-    """How the reply to one request is encoded (a `serve.web_sessions.ReplyShape`). Its code is an HTTP status.
+    """How the reply to one request is encoded (a `serve.session_opener.ReplyShape`). Its code is an HTTP status.
 
     Read `headers` after the reply was encoded. `kind` is the header of its media type. `later`, if there is one then,
     gives the reply that is sent instead: what takes long to encode is waited for, and does not hold up the loop.

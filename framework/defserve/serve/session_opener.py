@@ -25,7 +25,7 @@ from defserve.serve.sockets import bind_sockets, network_of
 SPARE = 64
 
 
-class WebSessions:
+class SessionOpener:
     """Opens sessions. A mounted app may get no start event; then it starts with the first request."""
 
     def __init__(self, composition: Composition) -> None:
