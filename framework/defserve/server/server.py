@@ -96,7 +96,7 @@ class Server(Declarations):
         self.auth: Auth | None = None
         authorization: list[Extension] = []
         if auth is not None:
-            from defserve.server.marks import token_checks
+            from defserve.server.rare_declarations import token_checks
 
             self.auth, *authorization = token_checks(auth, self.limits)
         self._namespace = namespace
@@ -129,7 +129,7 @@ class Server(Declarations):
         self._composition: Composition | None = None
         self._overrides = {}
         if code_mode:
-            from defserve.server.marks import code_mode_of
+            from defserve.server.rare_declarations import code_mode_of
 
             mode, tools = code_mode_of(code_mode, self.mcp.tools.registry, self.search)
             self.extend(mode)
