@@ -33,7 +33,7 @@ from defserve.serve.threads import lower_switch_interval
 if TYPE_CHECKING:
     import uvicorn
 
-    from defserve.serve.engine import FirstSteps
+    from defserve.serve.asyncio_engine import FirstSteps
     from defserve.serve.session_opener import SessionOpener
 
 log = logging.getLogger("defserve")
