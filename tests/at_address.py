@@ -8,7 +8,7 @@ from importlib import import_module, reload
 
 from defserve import Server
 from defserve.auth.local_token import with_local_token
-from defserve.serve.web_sessions import loopback
+from defserve.serve.session_opener import loopback
 
 
 def fresh(example: str) -> Server:

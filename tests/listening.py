@@ -16,8 +16,8 @@ from defserve.auth.local_token import publish_key
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
 from defserve.serve.network import make_listener
+from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
-from defserve.serve.web_sessions import WebSessions
 from defserve.server import web
 from tests.raw import until
 
@@ -88,7 +88,7 @@ async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **option
     address, given = Address.parse(on), cast(Any, options)
     local = options.get("local_token", False)
     with bind_sockets(address) as sockets, publish_key(web.places_of(sockets)) if local else nullcontext() as key:
-        app = web.app_of(WebSessions(server.composition), server.mcp, server.auth, given, address, key)
+        app = web.app_of(SessionOpener(server.composition), server.mcp, server.auth, given, address, key)
         listener: Any = make_listener(app, address, web.network_options(given), server.limits, app.drain)
         if address.scheme != "unix":
             address = replace(address, port=sockets[0].getsockname()[1])

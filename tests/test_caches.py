@@ -137,7 +137,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "serve/fastpath/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
     "serve/threads.py:_done": (OURS, "the calls in flight"),
     "serve/threads.py:_jobs": (OURS, "the calls in flight"),
-    "serve/web_sessions.py:_spare": ("nothing: only untouched sessions", "64 sessions"),
+    "serve/session_opener.py:_spare": ("nothing: only untouched sessions", "64 sessions"),
     "search/scores.py:_known": (OURS, "the tools in the indexes that are kept, 1 KB each"),
     "search/entries.py:stem": ("words of a query", "8192 words of 40 characters"),
     "stores/checkpoints/checkpoint_store.py:_held": ("contents of checkpoints", "the bytes it is made with"),

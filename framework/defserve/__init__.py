@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from defserve.proxying.targets import Command, Remote
     from defserve.search.entries import ToolBudget
     from defserve.search.ranking import Search
-    from defserve.server.marks import app, completion, prompt, resource, tool
     from defserve.server.metrics import Metrics
+    from defserve.server.rare_declarations import app, completion, prompt, resource, tool
     from defserve.server.server import Server
     from defserve.server.telemetry import Telemetry
     from defserve.stores.audit.log_file import AuditLog
@@ -104,7 +104,7 @@ else:
             "defserve.proxying.targets": "Command Remote",
             "defserve.search.entries": "ToolBudget",
             "defserve.search.ranking": "Search",
-            "defserve.server.marks": "app completion prompt resource tool",
+            "defserve.server.rare_declarations": "app completion prompt resource tool",
             "defserve.server.server": "Server",
             "defserve.stores.audit.log_file": "AuditLog",
             "defserve.stores.checkpoints.checkpoint_tree": "Checkpoint",

@@ -97,7 +97,7 @@ MAY_ASK: dict[str, set[str]] = {
         "client/signin/fetching.py", "inspector/app_views.py",  # which addresses a view may reach
     },
     "kind": {
-        "serve/connection.py", "serve/web_sessions.py",  # hands the fact on; counts sessions by address
+        "serve/connection.py", "serve/session_opener.py",  # hands the fact on; counts sessions by address
         "protocols/mcp/authorization.py",  # a conversation that has an owner takes no other
         "protocols/mgp/audit.py",  # names the key of a token
         "serve/http/shared/sessions.py",  # counts sessions by address

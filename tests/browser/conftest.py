@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.testing import SyncClient
-from defserve.testing.client_features import SyncApp
+from defserve.testing.sync_parts import SyncApp
 
 from .chromium import Browser, bundled, found
 from .origins import Origin, Reply, as_json, origin
@@ -88,5 +88,5 @@ def _host(path: str, body: bytes, app: SyncApp, sandbox: Origin, scripts: dict[s
         return "text/javascript", scripts["host.js"].encode(), {}
     if path == "/app":
         shown = {"view": f"{sandbox.url}/view", "permissions": app.permissions}
-        return as_json({**shown, "arguments": app.app.arguments, "result": app.result})
+        return as_json({**shown, "arguments": app.target.arguments, "result": app.result})
     return as_json(app.answer(json.loads(body))) if path == "/answer" else None

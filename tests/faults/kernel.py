@@ -20,7 +20,7 @@ from typing import Any
 from defserve.client import Client
 from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerGone
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from tests.faults.killing import Tally
 from tests.faults.process import PATIENCE, ROOT, Broken
 from tests.waiting import until, wait_until
@@ -140,7 +140,7 @@ class _Story:
     # -- the kernel ----------------------------------------------------------------------------------------
 
     def _row(self, id: str) -> dict[str, Any]:
-        return next(row for row in ask(self.config, {"verb": "ps"}) if row["id"] == id)
+        return next(row for row in ask_kernel(self.config, {"verb": "ps"}) if row["id"] == id)
 
     def _entry(self, id: str) -> str:
         return (

@@ -17,7 +17,7 @@ from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import BadMessage
 from defserve.limits import Limits
-from defserve.serve.web_sessions import loopback
+from defserve.serve.session_opener import loopback
 from tests.client.signin.company import company
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from defserve.cli import main
-from defserve.cli.commands.kernel import ACTIONS
+from defserve.cli.commands.kernel import FILE_ACTIONS
+from defserve.cli.kernel_actions import list_words
 from defserve.errors import PeerGone
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from tests.kernel.running import entry
 from tests.waiting import is_running, wait_until
 
@@ -46,7 +47,7 @@ def defserve(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def rows(folder: Path) -> dict[str, dict[str, Any]]:
     """What `ps --json` prints, without starting a process for it."""
     try:
-        return {row["id"]: row for row in ask(folder / "mgp.toml", {"verb": "ps"})}
+        return {row["id"]: row for row in ask_kernel(folder / "mgp.toml", {"verb": "ps"})}
     except PeerGone:
         return {}
 
@@ -174,5 +175,5 @@ def test_the_schema_is_printed(tmp_path: Path) -> None:
 
 def test_the_help_says_what_each_action_does(tmp_path: Path) -> None:
     told = defserve(tmp_path, "--help").stdout.partition("actions:\n")[2].partition("\n\n")[0]
-    assert {line.split()[0] for line in told.splitlines()} == set(ACTIONS)
+    assert {line.split()[0] for line in told.splitlines()} == {*list_words(), *FILE_ACTIONS}
     assert all(len(line.split()) > 3 for line in told.splitlines())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from defserve.kernel import supervision
+from defserve.kernel import kernel_extension
 from tests.kernel.running import BACKEND, Running, entry, running
 from tests.protocols.mgp.callers import ALICE, code_of, speaking
 from tests.raw import HANDSHAKE, Json, Raw, turns
@@ -81,9 +81,9 @@ async def test_a_server_is_not_registered_while_its_predecessor_ends(
         one.gate.set()
         assert (await one.gone)["result"]["status"] == "deregistered"
         assert (await one.register())["result"]["status"] == "connected"
-        await kernel.access.deny("eve", "r")
+        await kernel.access.set_entry("deny", "eve", "r")
         assert "r_add" in kernel.server.mcp.tools.registry
-        assert len(await kernel.access.list("r")) == 2
+        assert len(await kernel.access.list_entries("r")) == 2
         assert kernel.journal.lines("r")
 
 
@@ -105,7 +105,7 @@ async def test_a_reload_does_not_take_an_id_whose_server_is_ending(
 async def test_a_server_of_the_file_that_had_to_wait_for_an_id_comes_when_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(kernel_extension, "WATCH_SECONDS", 0.01)
     text = f"{HEAD}{RULES}"
     async with leaving(tmp_path, monkeypatch, text) as one:
         one.here.write(text, entry("r"))
@@ -118,7 +118,7 @@ async def test_a_server_of_the_file_that_had_to_wait_for_an_id_comes_when_it_is_
 async def test_a_broken_file_is_not_told_again_and_again_while_a_server_of_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(supervision, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(kernel_extension, "WATCH_SECONDS", 0.01)
     text, looks = f"{HEAD}{RULES}", list[int]()
     async with leaving(tmp_path, monkeypatch, text) as one:
         kernel = one.here.kernel

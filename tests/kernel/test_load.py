@@ -15,7 +15,7 @@ import pytest
 
 from defserve import Server
 from defserve.errors import DefserveError, PeerGone
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from tests.at_address import at_address
 from tests.kernel.running import running, url_entry
 
@@ -109,6 +109,6 @@ async def test_fifty_connected_addresses_take_little_memory(tmp_path: Path) -> N
 
 def _rows(config: Path) -> list[dict[str, Any]]:
     try:
-        return list(ask(config, {"verb": "ps"}))
+        return list(ask_kernel(config, {"verb": "ps"}))
     except PeerGone:
         return []

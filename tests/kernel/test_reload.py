@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.kernel import supervision
+from defserve.kernel import kernel_extension
 from defserve.kernel.config.entries import (
     ConfigChanges,
     KernelConfig,
@@ -248,8 +248,8 @@ async def test_a_server_gets_another_id_and_keeps_its_names_while_a_call_runs(tm
 
 @pytest.mark.anyio
 async def test_a_save_while_an_older_one_is_taken_over_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(supervision, "SETTLE_SECONDS", 0.02)
+    monkeypatch.setattr(kernel_extension, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(kernel_extension, "SETTLE_SECONDS", 0.02)
     async with running(tmp_path, A, B) as here:
         call = asyncio.create_task(here.call("b_slow", seconds=1))
         backend = here.kernel.members["b"].backend

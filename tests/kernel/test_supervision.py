@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.kernel import supervision
+from defserve.kernel import kernel_extension
 from tests.kernel.running import Running, running
 from tests.waiting import until
 
@@ -26,8 +26,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(supervision, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(kernel_extension, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(kernel_extension, "SETTLE_SECONDS", 0.01)
 
 
 def idle(id: str) -> str:

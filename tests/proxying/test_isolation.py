@@ -11,7 +11,7 @@ from defserve import Command, Remote, Server, StaticTokens, ToolError
 from defserve.auth.api_keys import ApiKeys
 from defserve.auth.live_credentials import LiveCredentials
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY
-from defserve.serve.web_sessions import loopback
+from defserve.serve.session_opener import loopback
 from defserve.stores.store import MemoryStore
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child, hearing, until_fact, until_listed

@@ -8,8 +8,8 @@ import pytest
 
 from defserve import PeerError, Server
 from defserve.client import Remote
-from defserve.serve import web_sessions as module
-from defserve.serve.web_sessions import loopback
+from defserve.serve import session_opener as module
+from defserve.serve.session_opener import loopback
 from tests.at_address import at_address
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from defserve.core.extension import OutgoingMessage
 from defserve.serve.connection import BulkQueue
-from defserve.serve.http.exchange import ClientOutbox
+from defserve.serve.http.exchange import UnreadMessages
 from defserve.serve.http.streamable import route_message
 from defserve.serve.lifespans import MemoryTransport
 from defserve.serve.outbound import WebSocketClient
@@ -123,7 +123,7 @@ async def test_a_websocket_of_ours(ending: str):
 
 
 async def test_an_outbox_that_nobody_reads():
-    outbox, sender = ClientOutbox(), Sender()
+    outbox, sender = UnreadMessages(), Sender()
     outbox.add_message(OutgoingMessage(b"x", None, taken=sender.taken()))
     outbox.add_message(OutgoingMessage(b"", None, taken=sender.taken()))
     outbox.add_message(OutgoingMessage(b"bulk", None, bulk=True, taken=sender.taken()))

@@ -27,5 +27,5 @@ def complaints(*paths: Path) -> list[str]:
 
 
 @pytest.mark.e2e
-def test_a_state_is_its_model_and_decorators_keep_the_type_of_the_function() -> None:
-    assert complaints(HERE / "states.py", HERE / "decorators.py") == []
+def test_states_decorators_and_verbs_without_await_keep_the_types_of_what_they_are_made_from() -> None:
+    assert complaints(HERE / "states.py", HERE / "decorators.py", HERE / "blocking_verbs.py") == []

@@ -1,5 +1,6 @@
-"""The actions of `defserve kernel` that ask a running kernel something, with their options and how answers are printed.
+"""`defserve kernel VERB`: the command line of each verb of a kernel that runs, and how its answers are printed.
 
+Words, options and help come from the table in `kernel/verbs.py`.
 What servers wrote is only data here, so everything that is printed is escaped.
 """
 
@@ -11,7 +12,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from defserve.base.redaction import printable
 from defserve.cli.exits import OK, WRONG
@@ -19,30 +20,16 @@ from defserve.cli.parser import CommandParser, positive
 from defserve.cli.screen import show_each
 from defserve.cli.screen_blocks import Data, Part, Table, state
 from defserve.core.json_values import is_object
-from defserve.kernel.control import ask, locate_kernel
+from defserve.kernel.control import ask_kernel, locate_kernel
+from defserve.kernel.verbs import KERNEL_VERBS, VERB_GROUPS, KernelVerb
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
 
 
-# -- What an action of `defserve kernel` is: its words, its options, and how answers are shown.
-
+MAX_NOTE_LENGTH: Final = 100
 
 Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
-
-ID: Final[dict[str, dict[str, Any]]] = {"id": {"metavar": "ID", "help": "the id of a server, as `ps` shows it"}}
-HELD: Final = ID | {
-    "tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"},
-    "--digest": {"default": "", "metavar": "HEX", "help": "what is accepted: the digest that `pins list` shows"},
-    "--unseen": {"action": "store_true", "help": "also what was too long to be shown"},
-}
-
-
-class KernelAction(NamedTuple):
-    """`show` makes lines of the answers as they come. Arguments of the command line are fields of the request."""
-
-    about: str
-    show: Show
-    arguments: dict[str, dict[str, Any]] = {}
+"""Makes lines of a kernel's answers, as they come."""
 
 
 def each(show: Callable[[Any], str]) -> Show:
@@ -50,10 +37,7 @@ def each(show: Callable[[Any], str]) -> Show:
     return lambda answers: (show(answer) for answer in answers)
 
 
-# -- The actions by which an operator governs a kernel that runs: access, permissions, pins, health and the audit log.
-
-
-OPTIONAL_ID: Final[dict[str, dict[str, Any]]] = {"id": {**ID["id"], "nargs": "?"}}
+# -- Access, permissions, pins, health and the audit log, for a terminal.
 
 
 def health_lines(answers: Iterable[Any]) -> Iterable[str]:
@@ -86,20 +70,6 @@ def _audit_line(row: dict[str, Any]) -> str:
     return printable("  ".join(str(word) for word in words if word))
 
 
-ENTRY: Final[dict[str, dict[str, Any]]] = {
-    "agent": {"metavar": "AGENT", "help": "whom: the principal's id, as keys and tokens name it"},
-    **ID,
-    "tool": {"metavar": "TOOL", "nargs": "?", "help": "only this tool, by the server's name of it"},
-}
-REASON: Final[dict[str, dict[str, Any]]] = {"--reason": {"metavar": "TEXT", "help": "why; it is kept and audited"}}
-UNTIL: Final[dict[str, dict[str, Any]]] = {
-    "--until": {"metavar": "TIME", "help": "when it ends, as 2027-01-31T12:00:00Z"}
-}
-FORCE: Final[dict[str, dict[str, Any]]] = {
-    "--force": {"action": "store_true", "help": "also for a tool that the server does not have now"}
-}
-
-
 def access_lines(answers: Iterable[Any]) -> Iterable[str]:
     rows = [
         ("*", row["server_id"], "*", {"opt-in": "deny", "opt-out": "allow"}[row["default"]], "", "", "default_policy")
@@ -125,27 +95,6 @@ def _entry_line(entry: dict[str, Any]) -> str:
     return printable(f"{entry['agent_id']}: {entry['permission']} {what}")
 
 
-# -- What a kernel answers, for a terminal.
-
-MAX_NOTE_LENGTH: Final = 100
-
-ACCESS: Final[Mapping[str, KernelAction]] = {
-    "list": KernelAction(
-        "show who may use which server and tool",
-        access_lines,
-        OPTIONAL_ID | {"--agent": {"metavar": "AGENT", "help": "only entries of this one"}},
-    ),
-    "grant": KernelAction("let an agent use a server or a tool", each(_entry_line), ENTRY | REASON | UNTIL | FORCE),
-    "deny": KernelAction("keep an agent from a server or a tool", each(_entry_line), ENTRY | REASON | UNTIL | FORCE),
-    "revoke": KernelAction("remove what was granted or denied", each(_entry_line), ENTRY),
-}
-PERMISSION: Final[dict[str, dict[str, Any]]] = {
-    **ID,
-    "permission": {"metavar": "PERMISSION", "nargs": "?", "help": "default: all that nobody has decided about"},
-    "--reason": {"metavar": "TEXT", "default": "", "help": "why; it is kept and audited"},
-}
-
-
 def permission_lines(answers: Iterable[Any]) -> Iterable[str]:
     rows = list(answers)
     if not rows:
@@ -169,13 +118,6 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-PERMISSIONS: Final[Mapping[str, KernelAction]] = {
-    "list": KernelAction("show which permissions servers need, and what is decided", permission_lines, OPTIONAL_ID),
-    "approve": KernelAction("let a server's tools use a permission", permission_lines, PERMISSION),
-    "deny": KernelAction("keep a server's tools from a permission", permission_lines, PERMISSION),
-}
-
-
 def pin_lines(answers: Iterable[Any]) -> Iterator[str]:
     rows = list(answers)
     for row in rows:
@@ -193,19 +135,6 @@ def pin_lines(answers: Iterable[Any]) -> Iterator[str]:
         yield "No tool is held."
 
 
-PINS: Final[Mapping[str, KernelAction]] = {
-    "list": KernelAction("show tools that are held because they changed, and the difference", pin_lines, OPTIONAL_ID),
-    "accept": KernelAction(
-        "let held tools be used as they are now",
-        each(lambda answer: f"{answer['id']}: {answer['tool']} is accepted"),
-        HELD,
-    ),
-}
-GROUPS: Final[Mapping[str, tuple[str, Mapping[str, KernelAction]]]] = {
-    "access": ("show and change who may use which server and tool", ACCESS),
-    "permissions": ("show and decide which permissions servers have", PERMISSIONS),
-    "pins": ("show and accept tools that are held because they changed", PINS),
-}
 UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
@@ -221,20 +150,6 @@ def duration(seconds: float) -> str:
             return f"{int(seconds // size)}{unit}{int(seconds % size // smaller_size):02}{smaller}"
     return f"{max(int(seconds), 0)}s"
 
-
-GOVERNING_ACTIONS: Final[Mapping[str, KernelAction]] = {
-    "health": KernelAction("ask servers whether they answer", health_lines, OPTIONAL_ID),
-    "audit": KernelAction(
-        "show the kernel's audit log, or check that it is intact",
-        each(_audit_line),
-        {
-            "-n": {"dest": "last", "type": positive, "default": 20, "metavar": "N", "help": "the last N (default: 20)"},
-            "--follow": {"action": "store_true", "help": "go on with what comes"},
-            "--verify": {"action": "store_true", "help": "check every record, and show none"},
-        },
-    ),
-    **{f"{group} {name}": action for group, (_, actions) in GROUPS.items() for name, action in actions.items()},
-}
 
 COLUMNS: Final = ("ID", "STATE", "ERA", "TOOLS", "CALLS", "UP", "RESTARTS", "NOTE")
 
@@ -321,84 +236,80 @@ def search_lines(answers: Iterable[Any]) -> Iterable[str]:
     return Table(("NAME", "SCORE", "SERVER", "RISK", "DESCRIPTION"), cells, fit=("DESCRIPTION",))
 
 
-ACTIONS: Final[Mapping[str, KernelAction]] = {
-    "ps": KernelAction("show the servers of a kernel and their states", ps_lines),
-    "logs": KernelAction(
-        "show what servers wrote to standard error, and how their states changed",
-        each(journal_line),
-        {
-            "id": {"metavar": "ID", "nargs": "?", "help": "only this server"},
-            "-f": {"dest": "follow", "action": "store_true", "help": "go on with what comes"},
-        },
-    ),
-    "restart": KernelAction(
-        "start a server again; the next one is open before the old one ends",
-        each(state_line),
-        ID | {"--now": {"action": "store_true", "help": "do not wait for calls under way"}},
-    ),
-    "start": KernelAction("start a server that does not run", each(state_line), ID),
-    "stop": KernelAction("let the calls of a server finish, and end it", each(state_line), ID),
-    "approve": KernelAction(
-        "let tools be used that are held because they changed",
-        each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
-        HELD,
-    ),
-    "reload": KernelAction("have a kernel read its file again", reload_lines),
-    "search": KernelAction(
-        "find tools by what they do",
-        search_lines,
-        {
-            "query": {"metavar": "QUERY", "help": "what the tool should do"},
-            "--top": {"type": positive, "default": 5, "metavar": "N", "help": "at most so many (default: 5)"},
-        },
-    ),
-    **GOVERNING_ACTIONS,
+SHOWN_BY: Final[Mapping[str, Show]] = {
+    "ps": ps_lines,
+    "logs": each(journal_line),
+    **dict.fromkeys(("restart", "start", "stop"), each(state_line)),
+    "approve": each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
+    "reload": reload_lines,
+    "search": search_lines,
+    "health": health_lines,
+    "audit": each(_audit_line),
+    "access list": access_lines,
+    **dict.fromkeys(("access grant", "access deny", "access revoke"), each(_entry_line)),
+    **dict.fromkeys(("permissions list", "permissions approve", "permissions deny"), permission_lines),
+    "pins list": pin_lines,
+    "pins accept": each(lambda answer: f"{answer['id']}: {answer['tool']} is accepted"),
 }
-WORDS: Final[Mapping[str, str]] = {
-    **{name: action.about for name, action in ACTIONS.items() if " " not in name},
-    **{name: about for name, (about, _) in GROUPS.items()},
-}
-"""The words after `defserve kernel` that ask one that runs, and what each does."""
+"""How the answers to a verb look. Those of other verbs are printed as JSON."""
 
 
-def run(word: str, argv: list[str]) -> int:
+# -- The command line of a verb, made from its row in the table of verbs.
+
+
+def list_words() -> dict[str, str]:
+    """The words after `defserve kernel` that ask one that runs, and what each does."""
+    alone = {verb.name: verb.about for verb in KERNEL_VERBS.values() if verb.about and " " not in verb.name}
+    return {**alone, **VERB_GROUPS}
+
+
+def run_verb(word: str, argv: list[str]) -> int:
     """Ask the kernel and print what it answers. An answer that says that something is not `ok` is a failure."""
-    name = word
-    if word in GROUPS:
-        name, argv = _within(word, argv)
-    action = ACTIONS[name]
-    options = _options(name, action, argv)
+    name, argv = _find_in_group(word, argv) if word in VERB_GROUPS else (word, argv)
+    options = _parse_options(KERNEL_VERBS[name], argv)
     fields = {key: value for key, value in vars(options).items() if key not in ("config", "pid", "json")}
     failed = list[Any]()
 
     def answers() -> Iterator[Any]:
-        for answer in ask(locate_kernel(options.config), {"verb": name, **fields}, options.pid):
+        for answer in ask_kernel(locate_kernel(options.config), {"verb": name, **fields}, options.pid):
             if is_object(answer) and answer.get("ok") is False:
                 failed.append(answer)
             yield answer
 
-    show_each((Data(answer, compact=True) for answer in answers()) if options.json else action.show(answers()))
+    is_json = options.json or name not in SHOWN_BY
+    show_each((Data(answer, compact=True) for answer in answers()) if is_json else SHOWN_BY[name](answers()))
     return WRONG if failed else OK
 
 
-def _within(group: str, argv: list[str]) -> tuple[str, list[str]]:
-    """The action of a group, and the rest. Without a word it is that which lists."""
-    about, actions = GROUPS[group]
+def _find_in_group(group: str, argv: list[str]) -> tuple[str, list[str]]:
+    """The verb of a group, and the rest. Without a word it is that which lists."""
+    actions = {verb.name.split()[1]: verb for verb in KERNEL_VERBS.values() if verb.name.startswith(f"{group} ")}
     if argv and argv[0] in actions:
-        return f"{group} {argv[0]}", argv[1:]
+        return actions[argv[0]].name, argv[1:]
     if not {"-h", "--help"} & set(argv) and all(word.startswith("-") for word in argv[:1]):
         return f"{group} list", argv
-    told = "\n".join(f"  {name:8} {action.about}" for name, action in actions.items())
-    parser = CommandParser(f"defserve kernel {group}", f"{about[0].upper()}{about[1:]}.\n\nactions:\n{told}")
+    told = "\n".join(f"  {name:8} {verb.about}" for name, verb in actions.items())
+    parser = CommandParser(f"defserve kernel {group}", f"{_sentence(VERB_GROUPS[group])}\n\nactions:\n{told}")
     parser.add_argument("action", nargs="?", choices=actions, default="list", help="default: list")
     return f"{group} {parser.parse_args(argv).action}", []
 
 
-def _options(name: str, action: KernelAction, argv: list[str]) -> Namespace:
-    parser = CommandParser(f"defserve kernel {name}", f"{action.about[0].upper()}{action.about[1:]}.")
-    for argument, details in action.arguments.items():
-        parser.add_argument(argument, **details)
+def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
+    parser = CommandParser(f"defserve kernel {verb.name}", _sentence(verb.about))
+    for one in verb.parameters:
+        details: dict[str, Any] = {"action": "store_true"}
+        if one.type is not bool:
+            type = positive if one.type is int else str
+            details = {"type": type, "default": one.default, "metavar": one.metavar or one.name.upper()}
+        if one.option:
+            parser.add_argument(one.option, dest=one.name, required=one.default is ..., help=one.help, **details)
+        else:
+            parser.add_argument(one.name, nargs=None if one.default is ... else "?", help=one.help, **details)
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     return parser.parse_args(argv)
+
+
+def _sentence(about: str) -> str:
+    return f"{about[0].upper()}{about[1:]}."

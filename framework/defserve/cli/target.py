@@ -108,10 +108,10 @@ def _address_of(config: Path, process: int, said: str) -> str:
     """Where a kernel that runs can be reached, by its own words or those of its file; empty if nobody knows."""
     from urllib.parse import urlsplit
 
-    from defserve.kernel.control import ask
+    from defserve.kernel.control import ask_kernel
 
     try:
-        (status,) = ask(config, {"verb": "status"}, process)
+        (status,) = ask_kernel(config, {"verb": "status"}, process)
         on = str(status.get("on") or said)
     except (PeerGone, UsageError):
         on = said

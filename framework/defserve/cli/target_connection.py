@@ -33,7 +33,7 @@ from defserve.cli.target import ServerTarget, headers_of, is_target, load, of_pr
 from defserve.client.answers import Answers
 from defserve.client.client import Client
 from defserve.client.eras import SILENT_SERVERS, cache_file
-from defserve.client.link import Link, has_sign_in
+from defserve.client.link import Link, has_stored_sign_in
 from defserve.client.links.stdio import ProcessLink
 from defserve.client.targets import connect_url
 from defserve.core.json_values import is_object
@@ -117,7 +117,7 @@ async def link_to(target: ServerTarget, options: Namespace) -> Link:
         headers = {name.lower(): value for name, value in given.items()}
         address, token = with_local_key(target.address, options.token, headers)
         auth = None
-        if token is None and _is_signed_in(target, options) and has_sign_in(address):
+        if token is None and _is_signed_in(target, options) and has_stored_sign_in(address):
             from defserve.client.signin.authorizer import StoredSignIn
 
             auth = StoredSignIn()
@@ -129,7 +129,12 @@ async def link_to(target: ServerTarget, options: Namespace) -> Link:
 def _is_signed_in(target: ServerTarget, options: Namespace) -> bool:
     """Whether a command uses the token of `defserve login`. One that its command line gives wins over it."""
     given = {name.lower() for name in (*target.headers, *headers_of(options.header))}
-    return bool(target.address) and not options.token and "authorization" not in given and has_sign_in(target.address)
+    return (
+        bool(target.address)
+        and not options.token
+        and "authorization" not in given
+        and has_stored_sign_in(target.address)
+    )
 
 
 def _answers() -> Answers:

@@ -23,7 +23,7 @@ from defserve.cli.target import ServerTarget, headers_of
 from defserve.cli.target_connection import connect
 from defserve.client.client import Client
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.kernel.control import ask, locate_kernel
+from defserve.kernel.control import ask_kernel, locate_kernel
 from defserve.tooling.listing import LISTING_OFFER
 
 # -- What a server or kernel says of itself at one moment, and what happened between two moments.
@@ -152,8 +152,8 @@ class _KernelSource:
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> TopSnapshot:
-        (status,) = ask(self._config, {"verb": "status"}, self._pid)
-        rows = list(ask(self._config, {"verb": "ps"}, self._pid))
+        (status,) = ask_kernel(self._config, {"verb": "status"}, self._pid)
+        rows = list(ask_kernel(self._config, {"verb": "ps"}, self._pid))
         facts = {name: status.get(name) for name in ("pid", "servers", "connected", "tools")}
         return TopSnapshot(time.monotonic(), f"kernel {status.get('name', '')}".strip(), facts, servers=rows)
 

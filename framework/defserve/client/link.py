@@ -216,7 +216,7 @@ def sign_in_file(url: str, folder: Path | None = None) -> Path:
     return (folder or config_file(SIGN_IN_FOLDER)) / f"{name}.json"
 
 
-def has_sign_in(url: str) -> bool:
+def has_stored_sign_in(url: str) -> bool:
     """Whether this user has signed in to a server."""
     return os.path.isfile(sign_in_file(url))
 
@@ -245,7 +245,7 @@ class Turns:
             await asyncio.sleep(0)
 
 
-def pieces(data: bytes) -> Iterable[bytes]:
+def split_into_pieces(data: bytes) -> Iterable[bytes]:
     """The data in parts that are read quickly, whatever is in them."""
     if len(data) <= MAX_PIECE:
         return (data,)

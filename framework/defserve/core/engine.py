@@ -1,4 +1,4 @@
-"""What a conversation needs of an event loop (`serve.engine` implements it), and coroutines stepped by hand."""
+"""What a conversation needs of an event loop (`serve.asyncio_engine` implements it), and coroutines stepped by hand."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.client import Client
-from defserve.client.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, has_sign_in
+from defserve.client.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, has_stored_sign_in
 from defserve.client.links.endpoint import HttpExchange
 from defserve.client.links.http import HttpLink
 from defserve.client.replies import object_of
@@ -469,7 +469,7 @@ class Account:
 
 
 def _read_stored_sign_in(url: str) -> Json | None:
-    if not has_sign_in(url):
+    if not has_stored_sign_in(url):
         return None
     from defserve.client.signin.credential_files import user_store
 

@@ -7,7 +7,7 @@ and tell what the kernel tells its operators.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,7 +16,8 @@ from defserve.client.client import Client
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, PeerGone
 from defserve.inspector.protocol import BadMessage, Json
-from defserve.kernel.control import asking
+from defserve.kernel.control import ask_kernel_async
+from defserve.kernel.verbs import KERNEL_VERBS, KernelVerb
 
 
 class InspectedKernel(Protocol):
@@ -24,12 +25,12 @@ class InspectedKernel(Protocol):
 
     name   how it is reached, for the page: "control" or "mgp"
     pause  seconds between two looks
-    verbs  what can be done this way
+    verbs  the verbs with a button that can be done this way
     """
 
     name: str
     pause: float
-    verbs: Mapping[str, str]
+    verbs: Sequence[str]
 
     async def look(self) -> Json:
         """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told.
@@ -46,20 +47,14 @@ class InspectedKernel(Protocol):
         """The tools of a server that are held because they changed."""
         ...
 
-    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Json]:
-        """Do one of `verbs`."""
+    async def do(self, verb: KernelVerb, fields: Json) -> list[Json]:
+        """Do what a button stands for."""
         ...
 
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "start": "start",
-    "stop": "stop",
-    "restart": "restart",
-    "restart now": "restart --now",
-    "accept": "pins accept",
-    "reload": "reload",
-}
-"""A verb of the page, and the words after `defserve kernel` that do the same."""
+def list_buttons() -> list[str]:
+    """The verbs that the page offers, as `defserve kernel` spells them."""
+    return [verb.name for verb in KERNEL_VERBS.values() if verb.has_button]
 
 
 # -- A kernel of this user, over its control socket.
@@ -67,20 +62,16 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 CONTROL_PAUSE: Final = 1.0
 LOOK: Final = ("status", "ps", "history")
-REQUESTS: Final[Mapping[str, Json]] = {
-    "restart now": {"verb": "restart", "now": True},
-    "accept": {"verb": "pins accept"},
-}
 
 
 class KernelControl:
     """The kernel that serves a file; the one with this process, if there are several."""
 
     name, pause = "control", CONTROL_PAUSE
-    verbs: Mapping[str, str] = COMMANDS
 
     def __init__(self, config: Path, process: int | None = None) -> None:
         self.config, self.process = config, process
+        self.verbs: Sequence[str] = list_buttons()
 
     async def look(self) -> Json:
         status, servers, history = await asyncio.gather(*(self._ask({"verb": verb}) for verb in LOOK))
@@ -89,18 +80,20 @@ class KernelControl:
         return {"status": status[0], "servers": rows}
 
     async def logs(self, id: str) -> AsyncGenerator[Json]:
-        async with aclosing(asking(self.config, {"verb": "logs", "id": id, "follow": True}, self.process)) as lines:
+        async with aclosing(
+            ask_kernel_async(self.config, {"verb": "logs", "id": id, "follow": True}, self.process)
+        ) as lines:
             async for line in lines:
                 yield line
 
     async def list_held_tools(self, id: str) -> list[Json]:
         return await self._ask({"verb": "pins list", "id": id})
 
-    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Json]:
-        return await self._ask({**REQUESTS.get(verb, {"verb": verb}), **fields})
+    async def do(self, verb: KernelVerb, fields: Json) -> list[Json]:
+        return await self._ask({"verb": verb.name, **fields})
 
     async def _ask(self, request: Json) -> list[Any]:
-        return [answer async for answer in asking(self.config, request, self.process)]
+        return [answer async for answer in ask_kernel_async(self.config, request, self.process)]
 
 
 # -- A kernel at an address, over MGP's methods for operators (MGP §11.3, §11.4, §15).
@@ -109,7 +102,6 @@ class KernelControl:
 METHODS_PAUSE: Final = 5.0
 MAX_SERVERS: Final = 256
 AT_ONCE: Final = 8
-DONE_BY: Final = {"restart": "mgp/lifecycle/restart", "stop": "mgp/lifecycle/shutdown"}
 TELLS_LESS: Final = "Calls, times and logs are told over the control socket: defserve inspect mgp.toml --web"
 NO_OPERATOR: Final = (
     "This kernel tells you no more, because you are not one of its operators. On its own machine: "
@@ -124,7 +116,8 @@ class KernelByMethods:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.verbs: Mapping[str, str] = {verb: COMMANDS[verb] for verb in DONE_BY} if self._has("lifecycle") else {}
+        buttons = list_buttons() if self._has("lifecycle") else []
+        self.verbs: Sequence[str] = [name for name in buttons if KERNEL_VERBS[name].method]
 
     @staticmethod
     def is_kernel(client: Client) -> bool:
@@ -146,7 +139,7 @@ class KernelByMethods:
         return {
             "status": {"name": str(self._client.server_info.get("name", "")), "connected": connected},
             "servers": [one for one, _ in rows],
-            **({"note": NO_OPERATOR, "verbs": {}} if refused else {"note": TELLS_LESS}),
+            **({"note": NO_OPERATOR, "verbs": []} if refused else {"note": TELLS_LESS}),
         }
 
     async def _row(self, server: Json) -> tuple[Json, bool]:
@@ -181,10 +174,12 @@ class KernelByMethods:
     async def list_held_tools(self, id: str) -> list[Json]:
         return []
 
-    async def do(self, verb: str, fields: Mapping[str, str | bool]) -> list[Any]:
-        if verb not in self.verbs:
-            raise BadMessage(f"a kernel at an address cannot be told to {verb}", fix="use its mgp.toml as the target")
-        return [await self._client.request(DONE_BY[verb], {"server_id": fields["id"]})]
+    async def do(self, verb: KernelVerb, fields: Json) -> list[Json]:
+        if verb.name not in self.verbs:
+            raise BadMessage(
+                f"a kernel at an address cannot be told to {verb.name}", fix="use its mgp.toml as the target"
+            )
+        return [await self._client.request(verb.method, {"server_id": fields["id"]})]
 
     def _has(self, section: str) -> bool:
         return self._client.mgp is not None and section in self._client.mgp.sections

@@ -27,8 +27,8 @@ from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.page_socket import PageSocket
 from defserve.limits import Limits
+from defserve.serve.session_opener import loopback
 from defserve.serve.sockets import Receive, Scope, Send
-from defserve.serve.web_sessions import loopback
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 LIMITS: Final = Limits(message=MAX_FRAME_BYTES)

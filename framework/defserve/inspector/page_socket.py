@@ -213,6 +213,6 @@ VERBS: Final[Mapping[str, Verb]] = {
     **kernel_security.VERBS,
     **state.VERBS,
     **wire.VERBS,
-    **kernel_security.KERNEL_VERBS,
+    **kernel_security.KERNEL_PANEL_VERBS,
     **live_topics.TOPIC_VERBS,
 }

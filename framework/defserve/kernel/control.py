@@ -22,7 +22,7 @@ CONNECT_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
-def ask(config: Path, request: dict[str, Any], process: int | None = None) -> Iterator[Any]:
+def ask_kernel(config: Path, request: dict[str, Any], process: int | None = None) -> Iterator[Any]:
     """The answers of the kernel that serves a file; of the one with this process, if there are several.
 
     Raises PeerGone if none runs, and UsageError for what it refuses.
@@ -45,8 +45,8 @@ def ask(config: Path, request: dict[str, Any], process: int | None = None) -> It
     raise PeerGone(f"the kernel of {config} ended before it answered")
 
 
-async def asking(config: Path, request: dict[str, Any], process: int | None = None) -> AsyncGenerator[Any]:
-    """Like `ask`, on an event loop. Who stops reading ends what was asked for."""
+async def ask_kernel_async(config: Path, request: dict[str, Any], process: int | None = None) -> AsyncGenerator[Any]:
+    """Like `ask_kernel`, on an event loop. Who stops reading ends what was asked for."""
     place = await asyncio.to_thread(_place, config, process)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):

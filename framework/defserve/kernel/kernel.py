@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -25,22 +25,22 @@ from defserve.errors import DefserveError, InvalidParams, UsageError
 from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_changes
 from defserve.kernel.config.loading import load
 from defserve.kernel.governance.access import closes_servers, own_policy, wants_access
-from defserve.kernel.governance.directory import check_register_rules, make_guarded_resolver
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
+from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
+from defserve.kernel.kernel_extension import KernelExtension
 from defserve.kernel.members import Creator, Journal, Member, history
-from defserve.kernel.operations import (
+from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
     ACCESS_QUERY,
     ACCESS_REVOKE,
     AccessVerbs,
     KernelAudit,
     PermissionVerbs,
-    PinVerbs,
     add_operator_tools,
     health,
+    list_held_tools,
 )
-from defserve.kernel.supervision import Supervision
 from defserve.search.ranking import Search
 from defserve.server.server import Server
 from defserve.stores.files import hold_lock, replace_file
@@ -73,12 +73,12 @@ class Kernel:
         self.governance = Governance(self, state)
         # It looks at a tool before the others do: what it refuses is recorded.
         self.server.extensions = (self.governance, *self.server.extensions)
-        self.access, self.permissions, self.pins = AccessVerbs(self), PermissionVerbs(self), PinVerbs(self)
+        self.access, self.permissions = AccessVerbs(self), PermissionVerbs(self)
         if (access := self.governance.access) is not None:
             answers = {ACCESS_QUERY: access.answer_query, ACCESS_GRANT: access.grant, ACCESS_REVOKE: access.revoke}
             add_operator_tools(self.server, answers)
-        self._supervision = Supervision(self)
-        self.server.extend(self._supervision)
+        self._extension = KernelExtension(self)
+        self.server.extend(self._extension)
         self._reloading = asyncio.Lock()
         for entry in config.servers:
             self._add(entry)
@@ -88,7 +88,7 @@ class Kernel:
         """The kernel of a file. Raises UsageError for a mistake in it."""
         return cls(load(path), **options)
 
-    # -- operating: each is a verb of the control socket ---------------------------------------------------
+    # -- operating: the functions of `verbs.py` ---------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """What this kernel is, in a few words."""
@@ -187,11 +187,13 @@ class Kernel:
         """Whether servers answer now: one of them, or all."""
         return await health(self, id)
 
-    async def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncIterator[dict[str, Any]]:
+    def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
         """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
-        async with aclosing(KernelAudit(self).show(last, follow, verify)) as events:
-            async for event in events:
-                yield event
+        return KernelAudit(self).show(last, follow, verify)
+
+    async def list_held_tools(self, id: str | None = None) -> list[dict[str, Any]]:
+        """The tools of a server, or of all, that are held because they changed, each with the difference."""
+        return await list_held_tools(self, id)
 
     async def approve(
         self, id: str, tool: str | None = None, digest: str = "", unseen: bool = False
@@ -243,7 +245,7 @@ class Kernel:
             member.backend.decides = partial(self.governance.permissions.decide_for_server, member.id)
             if (access := self.governance.access) is not None:
                 member.backend.open_to = partial(access.opens, member.id)
-            self._supervision.watch(member)
+            self._extension.watch(member)
 
     async def add(self, entry: ServerEntry, creator: Creator) -> Member:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
@@ -261,7 +263,7 @@ class Kernel:
         if member is None:  # another is ending it
             return
         self.leaving[id] = member
-        self._supervision.drop_server(member)
+        self._extension.drop_server(member)
         await asyncio.shield(self.ending.start(self._end(member, reason)))
 
     async def _end(self, member: Member, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 A transport knows its format and who is at the other end, never what a message means. Pipes (stdio, memory) share four
 methods: `start`, `send`, `flush`, `close`. Network transports get sessions from a `SessionProvider`, and keep what
-waits for a client in a bounded `ClientOutbox`.
+waits for a client in a bounded `UnreadMessages`.
 
 When a server ends, each running call is answered or told so. A lifespan is entered once on each loop and left after the
 last call. Blocking functions run in a pool of daemon threads.

@@ -10,8 +10,8 @@ from typing import Any, cast
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.errors import Draining
+from defserve.serve.asyncio_engine import AsyncioEngine
 from defserve.serve.connection import Connection
-from defserve.serve.engine import AsyncioEngine
 
 
 class LoopLifetime:

@@ -33,8 +33,8 @@ from defserve.serve.threads import lower_switch_interval
 if TYPE_CHECKING:
     import uvicorn
 
-    from defserve.serve.engine import FirstSteps
-    from defserve.serve.web_sessions import WebSessions
+    from defserve.serve.asyncio_engine import FirstSteps
+    from defserve.serve.session_opener import SessionOpener
 
 log = logging.getLogger("defserve")
 
@@ -67,7 +67,7 @@ def listen(
     address: Address,
     options: NetworkOptions,
     limits: Limits,
-    sessions: WebSessions,
+    sessions: SessionOpener,
     inherited: list[socket.socket] | None = None,
 ) -> int:
     """Serve until a signal or a client ends it. Returns the exit code. `inherited` sockets are bound already."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from defserve.binding.injection import Dependency
     from defserve.protocols.mgp.events import EventChannel
-    from defserve.server.marks import Override
     from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
+    from defserve.server.rare_declarations import Override
     from defserve.server.server import Server
 
 
@@ -162,7 +162,7 @@ class Declarations:
 
     def include(self, *targets: Any) -> None:
         """Declare every marked function of modules, objects or functions: `server.include(weather)`."""
-        from defserve.server.marks import iter_marked_functions
+        from defserve.server.rare_declarations import iter_marked_functions
 
         for target in targets:
             found = list(iter_marked_functions(target))
@@ -254,7 +254,7 @@ class Declarations:
         like others: sync or async, with or without `yield`, and with dependencies of its own; it may depend on what it
         replaces. Servers that are mounted here take part. Raises UsageError for something that cannot be called.
         """
-        from defserve.server.marks import Override
+        from defserve.server.rare_declarations import Override
 
         return Override(self._overrides, dependency, replacement, self.find_provider)
 

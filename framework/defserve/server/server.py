@@ -96,7 +96,7 @@ class Server(Declarations):
         self.auth: Auth | None = None
         authorization: list[Extension] = []
         if auth is not None:
-            from defserve.server.marks import token_checks
+            from defserve.server.rare_declarations import token_checks
 
             self.auth, *authorization = token_checks(auth, self.limits)
         self._namespace = namespace
@@ -129,7 +129,7 @@ class Server(Declarations):
         self._composition: Composition | None = None
         self._overrides = {}
         if code_mode:
-            from defserve.server.marks import code_mode_of
+            from defserve.server.rare_declarations import code_mode_of
 
             mode, tools = code_mode_of(code_mode, self.mcp.tools.registry, self.search)
             self.extend(mode)
@@ -341,7 +341,7 @@ class Server(Declarations):
 
             code = serve_group(self, on, workers, web, log_json=log_json)
         else:
-            from defserve.server.addresses import serve
+            from defserve.server.serving import serve
 
             code = serve(self, on, token, token_file, web)
         if code:
@@ -364,14 +364,14 @@ class Server(Declarations):
             return
         if log_level is not None:
             check_log_level(log_level)
-        from defserve.server.addresses import observers
+        from defserve.server.serving import observers
 
         if found := observers(self.extensions, log_level, log_json, metrics):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
         """Serve in a topic, on the running loop. Entering it waits for the gateway's welcome."""
-        from defserve.server.addresses import join_topic
+        from defserve.server.serving import join_topic
 
         return join_topic(self, on, token)
 

@@ -14,15 +14,15 @@ from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
-from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMED_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMING_EVENT_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp, HttpOptions, Probe
 from defserve.serve.http.other_endpoints import PageContent, PageRules
 from defserve.serve.http.streamable import HttpRules
 from defserve.serve.network import NetworkOptions, listen
+from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
-from defserve.serve.web_sessions import WebSessions
 from defserve.server.decorators import WebFields
 from defserve.server.metrics import Metrics
 from defserve.server.sharing import sharing_of
@@ -45,11 +45,11 @@ def app(
     composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
 ) -> HttpApp:
     """The ASGI application of a composition, at an address of its own or mounted in another application."""
-    return app_of(WebSessions(composition), mcp, auth, options, address)
+    return app_of(SessionOpener(composition), mcp, auth, options, address)
 
 
 def app_of(
-    provider: WebSessions,
+    provider: SessionOpener,
     mcp: MCP,
     auth: Auth | None,
     options: WebFields,
@@ -114,7 +114,7 @@ def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpRules:
         opening="initialize",
         version_key=VERSION_KEY,
         capabilities_key=CAPABILITIES_KEY,
-        primed_versions=PRIMED_VERSIONS,
+        priming_event_versions=PRIMING_EVENT_VERSIONS,
         param_headers=mcp.tools.param_headers,
         scopes=mcp.tools.scopes,
         refusal=composition.refusal,
@@ -138,7 +138,7 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
 
 def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
     """Serve on the network until a signal or a client ends it. Returns the exit code."""
-    provider, network = WebSessions(composition), network_options(options)
+    provider, network = SessionOpener(composition), network_options(options)
     if not options.get("local_token", False):
         return listen(app_of(provider, mcp, auth, options, address), address, network, composition.limits, provider)
     _check_local(options, address)

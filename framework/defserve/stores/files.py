@@ -236,7 +236,7 @@ def is_private_folder(folder: Path) -> bool:
 # -- The messages about stored data that another version of defserve wrote. `stores/__init__.py` has the rule.
 
 
-NAMES_NO_SERVER: Final = (
+UNOWNED_VALUES_PROBLEM: Final = (
     "The store has values of defserve 0.1.0, which do not say which server they belong to; "
     "say it once: defserve state adopt STORE --server NAME"
 )

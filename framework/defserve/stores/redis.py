@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from defserve.errors import Refused, UsageError
 from defserve.stores import store
-from defserve.stores.files import NAMES_NO_SERVER, newer_format
+from defserve.stores.files import UNOWNED_VALUES_PROBLEM, newer_format
 from defserve.stores.store import StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 
 FORMAT: Final = 2
@@ -213,7 +213,7 @@ class RedisStore:
         if found is not None and int(found) == FORMAT:
             return
         if await self._find_unnamed(client):
-            raise StoreUnavailable(NAMES_NO_SERVER)
+            raise StoreUnavailable(UNOWNED_VALUES_PROBLEM)
         with suppress(Exception):  # a Redis that can only be read stays as it is
             await client.hset(self._key(store.FORMAT), "version", FORMAT)
 

@@ -24,12 +24,12 @@ from threading import Lock, RLock, Thread
 from typing import Any, Final, Generic, TypeVar
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.files import NAMES_NO_SERVER, newer_format
+from defserve.stores.files import UNOWNED_VALUES_PROBLEM, newer_format
 from defserve.stores.sqlite_entries import (
     LIVE,
     TALLY_SUFFIX,
-    Lookup,
     Place,
+    RequestedEntries,
     SqliteCache,
     apply_changes,
     find,
@@ -125,7 +125,7 @@ _CODES: Final[dict[int | None, int]] = {
     errno.EDQUOT: sqlite3.SQLITE_FULL,
 }
 
-Read = Lookup | Callable[[sqlite3.Connection], Any]
+Read = RequestedEntries | Callable[[sqlite3.Connection], Any]
 
 
 class SqliteStore:
@@ -149,7 +149,7 @@ class SqliteStore:
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         self._claim()
         known = self._cache.find(space, names)
-        return known if known is not None else await self._reader.do(Lookup(space, names))
+        return known if known is not None else await self._reader.do(RequestedEntries(space, names))
 
     async def change(self, change: StoreChange) -> bool:
         self._claim()
@@ -257,11 +257,11 @@ class _ReaderWork:
         self._connection, self._clock, self._cache = connection, clock, connection.cache
 
     def __call__(self, reads: Sequence[Read]) -> Sequence[Any]:
-        places = {place for read in reads if isinstance(read, Lookup) for place in read.places}
+        places = {place for read in reads if isinstance(read, RequestedEntries) for place in read.places}
         found: Any = self._one(lambda connection: self._find(connection, places)) if places else {}
         if isinstance(found, Exception) and _one_is_at_fault(found, reads):
             return [outcome for read in reads for outcome in self([read])]
-        return [_share(read, found) if isinstance(read, Lookup) else self._one(read) for read in reads]
+        return [_share(read, found) if isinstance(read, RequestedEntries) else self._one(read) for read in reads]
 
     def _find(self, connection: sqlite3.Connection, places: set[Place]) -> dict[Place, bytes]:
         with suppress(OSError):  # a process that may not write reads from the store each time
@@ -286,7 +286,7 @@ def _one_is_at_fault(error: Exception, jobs: Sequence[object]) -> bool:
     return len(jobs) > 1 and not isinstance(error, sqlite3.Error | OSError | Refused)
 
 
-def _share(lookup: Lookup, found: dict[Place, bytes] | Exception) -> dict[str, bytes] | Exception:
+def _share(lookup: RequestedEntries, found: dict[Place, bytes] | Exception) -> dict[str, bytes] | Exception:
     # Each caller raises an exception of its own.
     return copy(found) if isinstance(found, Exception) else lookup.among(found)
 
@@ -394,7 +394,7 @@ def _refuse_unnamed(connection: sqlite3.Connection, found: int) -> None:
         size = len(name) if isinstance(name, SpaceFamily) else -1
         sql = f"SELECT 1 FROM entries WHERE {'space' if size < 0 else f'substr(space, 1, {size})'} = ? LIMIT 1"
         if connection.execute(sql, (name,)).fetchone() is not None:
-            raise StoreUnavailable(NAMES_NO_SERVER)
+            raise StoreUnavailable(UNOWNED_VALUES_PROBLEM)
 
 
 def _format(connection: sqlite3.Connection) -> int:

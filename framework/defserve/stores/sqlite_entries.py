@@ -52,7 +52,7 @@ Row = tuple[str, str, bytes, float | None]
 """A place, its value, and when it expires."""
 
 
-class Lookup(NamedTuple):
+class RequestedEntries(NamedTuple):
     """The names that one caller asks for."""
 
     space: str

@@ -1,6 +1,6 @@
 """A client without `await`: the verbs of `Client`, run on an event loop in its own thread.
 
-Beside it: the answers that a test prepares, the comparison of listed tools with a file, and names from other clients.
+Beside it: the answers that a test prepares, and the comparison of listed tools with a file.
 """
 
 from __future__ import annotations
@@ -8,26 +8,25 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from defserve.client.answers import Answers, Cancel, Decision, Root, of_one_field
 from defserve.client.client import Client
-from defserve.client.conversation import Progress
 from defserve.client.eras import ERAS
 from defserve.client.replies import object_of
 from defserve.errors import PeerError, PeerTimeout, ProtocolError, Refused, ToolError, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
+from defserve.testing.blocking import OTHER_CLIENTS_VERBS, blocking, require_named_arguments
 from defserve.testing.transports import connect_over
 
 if TYPE_CHECKING:
     from defserve.client.mgp.peer import MgpPeer
-    from defserve.testing.client_features import SyncApp, SyncMcpl, SyncTask
+    from defserve.testing.sync_parts import SyncApp, SyncMcpl, SyncTask
 
 
 # pytest leaves out the frames of this module, so that a failure shows the line of the test.
@@ -35,28 +34,6 @@ __tracebackhide__ = True
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
-
-
-# -- Habits from clients of other frameworks: their names of verbs, and arguments in a dictionary. Errors say ours.
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def require_named_arguments(verb: F) -> F:
-    """A verb whose arguments have names. A dictionary in their place is a UsageError that says so."""
-
-    @wraps(verb)
-    def check_and_call(self: Any, item: str, /, *loose: Any, **arguments: Any) -> Any:
-        if loose:
-            call = f"client.{verb.__name__}({item!r}"
-            raise UsageError(
-                f"{call}, {loose[0]!r:.80}): arguments have names",
-                fix=f"{call}, key=value), or {call}, **arguments)",
-            )
-        return verb(self, item, **arguments)
-
-    return cast("F", check_and_call)
 
 
 class SyncClient:
@@ -106,7 +83,7 @@ class SyncClient:
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
             from defserve.errors import no_attribute
 
-            raise no_attribute("this client", name, CLIENT, dir(type(self)))
+            raise no_attribute("this client", name, OTHER_CLIENTS_VERBS, dir(type(self)))
 
     # Before the first verb.
 
@@ -168,12 +145,12 @@ class SyncClient:
     @property
     def mcpl(self) -> SyncMcpl:
         """The server's feature sets, events, hooks and channels. The client needs `mcpl=Mcpl(…)`."""
-        from defserve.testing.client_features import SyncMcpl
+        from defserve.testing.sync_parts import SyncMcpl
 
         peer = self._ensure_client().mcpl
         if peer is None:
             raise UsageError("this client does not speak MCPL", fix="@pytest.mark.serves(…, mcpl=Mcpl(…))")
-        return SyncMcpl(peer, self._do)
+        return SyncMcpl(peer, self._run_verb)
 
     @require_named_arguments
     def call(self, tool: str, /, **arguments: Any) -> Any:
@@ -181,14 +158,14 @@ class SyncClient:
 
         Raises ToolError if it fails, Unanswered if it asks a question without a prepared answer.
         """
-        return self._do(lambda client: _call_tool(client, tool, arguments))
+        return self._run_verb(lambda client: _call_tool(client, tool, arguments))
 
     @require_named_arguments
     def start(self, tool: str, /, **arguments: Any) -> SyncTask:
         """Call a tool and do not wait for its result, as `Client.start` does."""
-        from defserve.testing.client_features import SyncTask
+        from defserve.testing.sync_parts import SyncTask
 
-        return SyncTask(self._do(lambda client: client.start(tool, **arguments)), self._do)
+        return SyncTask(self._run_verb(lambda client: client.start(tool, **arguments)), self._run_verb)
 
     @require_named_arguments
     def render(self, tool: str, /, **arguments: Any) -> SyncApp:
@@ -196,109 +173,44 @@ class SyncClient:
 
         Raises PeerError for a view that no host may show, and for a result without a text.
         """
-        from defserve.testing.client_features import SyncApp
+        from defserve.testing.sync_parts import SyncApp
 
-        return SyncApp(self._do(lambda client: client.render(tool, **arguments)), self._do)
+        return SyncApp(self._run_verb(lambda client: client.render(tool, **arguments)), self._run_verb)
 
     @require_named_arguments
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
         """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
-        return self._do(lambda client: _parts(client, tool, arguments))
+        return self._run_verb(lambda client: _parts(client, tool, arguments))
 
-    def call_raw(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        on_progress: Progress | None = None,
-        timeout: float | None = None,
-        meta: Mapping[str, Any] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Json:
-        """Call a tool and return its result unchanged, even if it has `isError`."""
-        return self._do(
-            lambda client: client.call_raw(
-                tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta, fields=fields
-            )
-        )
-
-    def tools(self) -> list[Json]:
-        """Every tool as the server lists it, all pages."""
-        return self._do(lambda client: client.tools())
-
-    def resources(self) -> list[Json]:
-        """Every resource as the server lists it, all pages."""
-        return self._do(lambda client: client.resources())
-
-    def templates(self) -> list[Json]:
-        """Every resource template as the server lists it, all pages."""
-        return self._do(lambda client: client.templates())
-
-    def prompts(self) -> list[Json]:
-        """Every prompt as the server lists it, all pages."""
-        return self._do(lambda client: client.prompts())
-
-    def read(self, uri: str) -> list[Json]:
-        """The contents of a resource, unchanged."""
-        return self._do(lambda client: client.read(uri))
-
-    def read_text(self, uri: str) -> str:
-        """The text of a resource. Several texts are joined; binary contents are decoded as UTF-8."""
-        return self._do(lambda client: client.read_text(uri))
-
-    def read_bytes(self, uri: str) -> bytes:
-        """The bytes of a resource; texts are encoded as UTF-8."""
-        return self._do(lambda client: client.read_bytes(uri))
-
-    def skills(self) -> list[Json]:
-        """Every skill as the server lists it, all pages."""
-        return self._do(lambda client: client.skills())
-
-    def skill(self, uri: str) -> Json:
-        """One skill as its server lists it, by the URI of its `SKILL.md`."""
-        return self._do(lambda client: client.skill(uri))
-
-    def read_verified(self, entry: Json) -> dict[str, bytes]:
-        """Every file of a listed skill by its path. Raises UnverifiedSkill if one differs from its entry."""
-        return self._do(lambda client: client.read_verified(entry))
-
-    @require_named_arguments
-    def prompt(self, prompt: str, /, **arguments: Any) -> Json:
-        """A prompt with its messages. An argument that is not a string is sent as JSON text."""
-        return self._do(lambda client: client.prompt(prompt, **arguments))
-
-    def complete(
-        self,
-        ref: str | Mapping[str, Any],
-        *,
-        argument: str,
-        value: str = "",
-        context: Mapping[str, str] | None = None,
-    ) -> Json:
-        """The `completion` object for one argument. `ref` is a prompt's name, a URI or template, or the whole ref."""
-        return self._do(lambda client: client.complete(ref, argument=argument, value=value, context=context))
-
-    def ping(self) -> None:
-        """Check that the server answers. Raises PeerError if it does not."""
-        self._do(lambda client: client.ping())
-
-    def set_log_level(self, level: str) -> None:
-        """Ask for log messages of `level` and above; they are added to `logs`."""
-        self._do(lambda client: client.set_log_level(level))
-
-    def subscribe(self, uri: str) -> None:
-        """Ask for reports when a resource changes; they are added to `notifications`."""
-        self._do(lambda client: client.subscribe(uri))
-
-    def unsubscribe(self, uri: str) -> None:
-        """Stop the reports about a resource."""
-        self._do(lambda client: client.unsubscribe(uri))
+    call_raw = blocking(Client.call_raw)
+    tools = blocking(Client.tools)
+    resources = blocking(Client.resources)
+    templates = blocking(Client.templates)
+    prompts = blocking(Client.prompts)
+    prompt = require_named_arguments(blocking(Client.prompt))
+    read = blocking(Client.read)
+    read_text = blocking(Client.read_text)
+    read_bytes = blocking(Client.read_bytes)
+    skills = blocking(Client.skills)
+    skill = blocking(Client.skill)
+    read_verified = blocking(Client.read_verified)
+    complete = blocking(Client.complete)
+    ping = blocking(Client.ping)
+    set_log_level = blocking(
+        Client.set_log_level, "Ask for log messages of `level` and above; they are added to `logs`."
+    )
+    subscribe = blocking(
+        Client.subscribe, "Ask for reports when a resource changes; they are added to `notifications`."
+    )
+    unsubscribe = blocking(Client.unsubscribe)
+    request = blocking(Client.request)
+    notify = blocking(Client.notify)
 
     def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> None:
         """From now on, notifications of these kinds are added to `notifications`."""
-        self._do(lambda client: _listen(client, tools=tools, prompts=prompts, resources=resources, uris=uris))
+        self._run_verb(lambda client: _listen(client, tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def wait_for(self, method: str, *, within: float = 5.0) -> Json:
         """The params of the next notification of that method. Each is returned once."""
@@ -310,14 +222,6 @@ class SyncClient:
             self._waited_for[method] += 1
             return self._find_notifications(method)[waited]
 
-    def request(self, method: str, params: Mapping[str, Any] | None = None, *, follow: bool = True) -> Json:
-        """Send any request and return its result. Without `follow`, an `input_required` result is not answered."""
-        return self._do(lambda client: client.request(method, params, follow=follow))
-
-    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send any notification."""
-        self._do(lambda client: client.notify(method, params))
-
     def close(self, *, check: bool = True) -> None:
         """Disconnect. With `check`, raises Unanswered for questions without an answer, Unused for answers left over."""
         self._stack.close()
@@ -327,7 +231,7 @@ class SyncClient:
                 raise complaint
             self._script.check_used()
 
-    def _do(self, verb: Callable[[Client], Awaitable[T]]) -> T:
+    def _run_verb(self, verb: Callable[[Client], Awaitable[T]]) -> T:
         client = self._ensure_client()
         assert self._portal is not None
         try:
@@ -401,21 +305,6 @@ def version_of(era: str | None) -> str | None:
         known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
         raise UsageError(f"there is no era {era!r}", fix=f"use one of {known}")
     return ERAS[era]
-
-
-CLIENT: Final = {
-    "call_tool": 'client.call("tool", key=value)',
-    "call_tool_mcp": 'client.call_raw("tool", {"key": value})',
-    "list_tools": "client.tools()",
-    "list_resources": "client.resources()",
-    "list_resource_templates": "client.templates()",
-    "list_prompts": "client.prompts()",
-    "get_prompt": 'client.prompt("name", key=value)',
-    "read_resource": "client.read(uri), or client.read_text(uri)",
-    "initialize": "nothing: the client connects with its first verb",
-    "send_ping": "client.ping()",
-}
-"""A verb of their client → what to write."""
 
 
 # -- The answers that a test prepares for the questions of its server, in order.

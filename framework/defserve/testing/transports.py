@@ -61,7 +61,7 @@ async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerat
 def _over_network(scheme: str) -> Connect:
     @asynccontextmanager
     async def connect(server: Any, options: Options, credentials: Options) -> AsyncGenerator[Client]:
-        from defserve.serve.web_sessions import loopback
+        from defserve.serve.session_opener import loopback
 
         server = _load_server(server)
         app = server.asgi()

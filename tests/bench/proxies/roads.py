@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from defserve.errors import PeerGone
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from tests.bench.contenders import HttpContender
 from tests.bench.environment import ROOT
 from tests.bench.http_process import HttpServer
@@ -115,7 +115,7 @@ def wait_connected(config: Path, count: int) -> None:
 
 def _connected(config: Path) -> int:
     try:
-        return sum(row["state"] == "connected" for row in ask(config, {"verb": "ps"}))
+        return sum(row["state"] == "connected" for row in ask_kernel(config, {"verb": "ps"}))
     except PeerGone:
         return 0
 

@@ -12,7 +12,14 @@ import pytest
 from defserve.client import SignInError
 from defserve.client.signin import fetching
 from defserve.client.signin import fetching as reach
-from defserve.client.signin.fetching import MAX_DOCUMENT_BYTES, Fetcher, Reach, addresses_within, least_reach, reach_of
+from defserve.client.signin.fetching import (
+    MAX_DOCUMENT_BYTES,
+    Fetcher,
+    Reach,
+    addresses_within,
+    reach_of,
+    reach_of_server,
+)
 from defserve.errors import Refused
 from tests.client.web import Exchange, web
 from tests.rows import for_each_row
@@ -52,10 +59,10 @@ def test_where_an_address_is(address: str, where: Reach) -> None:
 
 def test_one_public_address_makes_a_server_public() -> None:
     """A name that leads to another place for each connection (DNS rebinding) wins nothing."""
-    assert least_reach(["127.0.0.1", "::1"]) is Reach.MACHINE
-    assert least_reach(["127.0.0.1", "8.8.8.8"]) is Reach.INTERNET
-    assert least_reach(["127.0.0.1", "10.0.0.1"]) is Reach.NETWORK
-    assert least_reach([]) is least_reach(["169.254.169.254"]) is Reach.INTERNET
+    assert reach_of_server(["127.0.0.1", "::1"]) is Reach.MACHINE
+    assert reach_of_server(["127.0.0.1", "8.8.8.8"]) is Reach.INTERNET
+    assert reach_of_server(["127.0.0.1", "10.0.0.1"]) is Reach.NETWORK
+    assert reach_of_server([]) is reach_of_server(["169.254.169.254"]) is Reach.INTERNET
 
 
 @for_each_row(

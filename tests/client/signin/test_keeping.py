@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve.client import SignInError
-from defserve.client.link import HttpChallenge, canonical, has_sign_in, sign_in_file
+from defserve.client.link import HttpChallenge, canonical, has_stored_sign_in, sign_in_file
 from defserve.client.signin.authorizer import ServerAuthorizer
 from defserve.client.signin.credential_files import FileStore, Keyring, user_store
 from defserve.client.signin.credentials import Credential, MemoryCredentialStore, ProofKey, Tokens
@@ -173,9 +173,9 @@ def test_which_addresses_are_one_server(one: str, other: str, is_same: bool) -> 
 def test_the_users_own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(Keyring, "of_system", lambda: None)
-    assert not has_sign_in(URL)
+    assert not has_stored_sign_in(URL)
     user_store().store_credential(made())
-    assert has_sign_in(URL) and str(tmp_path) in user_store().place_of(URL)
+    assert has_stored_sign_in(URL) and str(tmp_path) in user_store().place_of(URL)
 
 
 @pytest.mark.anyio

@@ -5,7 +5,7 @@ import pytest
 
 from defserve import Limits, ToolError
 from defserve.client import Client, connect_url
-from defserve.serve.web_sessions import loopback
+from defserve.serve.session_opener import loopback
 from defserve.testing import SyncClient
 from examples.cookbook import fastapi_app
 

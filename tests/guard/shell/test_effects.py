@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from defserve.guard.shell.grammar import Grammar, Shape, Table, by_name, parse_grammar
+from defserve.guard.shell.grammar import Grammar, Shape, Table, parse_grammar, split_shared_keys
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.tables import PROGRAMS, TAR
 from tests.effort import examples
@@ -219,7 +219,7 @@ def specs(entry: str | Table, words: tuple[str, ...] = ()) -> Iterator[tuple[tup
     if isinstance(entry, str):
         yield words, parse_grammar(entry, bool(words))
         return
-    for name, inner in by_name(entry).items():
+    for name, inner in split_shared_keys(entry).items():
         if name:
             yield from specs(inner, (*words, name))
 

@@ -83,12 +83,14 @@ async def test_an_operator_stops_starts_and_restarts_a_server_and_reads_what_it_
         await do(inspection, "kernel.do", verb="start", server="a")
         await here.connected("a")
         before = await here.call("a_pid")
-        await do(inspection, "kernel.do", verb="restart now", server="a")
+        await do(inspection, "kernel.do", verb="restart", server="a", now=True)
         await here.connected("a")
         assert await here.call("a_pid") != before
         assert (await do(inspection, "kernel.do", verb="reload"))[0]["unchanged"] == ["a"]
         with pytest.raises(UsageError, match="there is no server 'b'"):
             await do(inspection, "kernel.do", verb="stop", server="b")
+        with pytest.raises(UsageError, match="stop needs id"):
+            await do(inspection, "kernel.do", verb="stop")
         with pytest.raises(BadMessage, match="cannot 'access grant'"):
             await do(inspection, "kernel.do", verb="access grant", server="a")
 
@@ -105,8 +107,8 @@ async def test_held_definitions_are_shown_with_their_difference_and_accepted(tmp
         assert (held["tool"], held["change"]) == ("send", "changed")
         assert any("copy to me" in line for line in held["difference"])
         with pytest.raises(UsageError, match="it has changed again"):
-            await do(inspection, "kernel.do", verb="accept", server="s", tool="send", digest="0" * 64)
-        await do(inspection, "kernel.do", verb="accept", server="s", tool="send", digest=held["now"])
+            await do(inspection, "kernel.do", verb="pins accept", server="s", tool="send", digest="0" * 64)
+        await do(inspection, "kernel.do", verb="pins accept", server="s", tool="send", digest=held["now"])
         assert await do(inspection, "kernel.held", server="s") == []
 
 
@@ -157,7 +159,7 @@ async def test_a_stranger_at_an_address_sees_the_servers_and_is_told_why_no_more
             async with following(inspection, "kernel.follow", era=era) as parts:
                 await until(lambda: bool(parts))
             assert [(row["id"], row["state"], row["tools"]) for row in parts[0]["servers"]] == [("a", "connected", 7)]
-            assert (parts[0]["verbs"], "not one of its operators" in parts[0]["note"]) == ({}, True)
+            assert (parts[0]["verbs"], "not one of its operators" in parts[0]["note"]) == ([], True)
             with pytest.raises(DefserveError, match="may not operate"):
                 await do(inspection, "kernel.do", verb="restart", server="a", era=era)
 

@@ -11,7 +11,7 @@ from defserve.inspector.era_connection import observe_link
 from defserve.inspector.recording.recorder import Recorder
 from defserve.limits import Limits
 from defserve.serve.lifespans import serving
-from defserve.serve.web_sessions import loopback
+from defserve.serve.session_opener import loopback
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ import pytest
 
 from defserve.errors import PeerGone, UsageError
 from defserve.kernel import control_listener
-from defserve.kernel.control import ask, asking, locate_kernel, own_place, places_of
+from defserve.kernel.control import ask_kernel, ask_kernel_async, locate_kernel, own_place, places_of
 from defserve.kernel.control_listener import MAX_PEERS, MAX_REQUEST_BYTES, open_control_socket
 from tests.waiting import DEADLINE, until
 
@@ -80,7 +80,7 @@ class FakeKernel:
 
 
 def asked(config: Path, **request: Any) -> list[Any]:
-    return list(ask(config, request))
+    return list(ask_kernel(config, request))
 
 
 async def left(writer: asyncio.StreamWriter) -> None:
@@ -247,17 +247,17 @@ async def test_without_a_private_folder_the_kernel_serves_all_the_same(
 async def test_an_event_loop_asks_as_a_thread_does_and_ends_what_it_does_not_read(config: Path):
     kernel: Any = FakeKernel()
     async with open_control_socket(config, kernel):
-        assert [answer async for answer in asking(config, {"verb": "ps"})] == [{"id": "a"}, {"id": "b"}]
+        assert [answer async for answer in ask_kernel_async(config, {"verb": "ps"})] == [{"id": "a"}, {"id": "b"}]
         with pytest.raises(UsageError, match="there is no server 'x'") as told:
-            [answer async for answer in asking(config, {"verb": "restart", "id": "x"})]
+            [answer async for answer in ask_kernel_async(config, {"verb": "restart", "id": "x"})]
         assert told.value.fix == "did you mean 'a'?"
-        lines = asking(config, {"verb": "logs", "follow": True}, os.getpid())
+        lines = ask_kernel_async(config, {"verb": "logs", "follow": True}, os.getpid())
         assert (await anext(lines))["text"] == "hello"
         await until(lambda: kernel.following == 1)
         await lines.aclose()
         await until(lambda: kernel.following == 0)
     with pytest.raises(PeerGone, match="no kernel serves"):
-        [answer async for answer in asking(config, {"verb": "ps"})]
+        [answer async for answer in ask_kernel_async(config, {"verb": "ps"})]
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"answer": 1}\n', b"not JSON\n"])
@@ -268,4 +268,4 @@ async def test_a_kernel_that_ends_while_it_answers_is_gone(config: Path, sent: b
 
     async with await asyncio.start_unix_server(cut, own_place(config)):
         with pytest.raises(PeerGone, match="ended before it answered|cannot be reached"):
-            [answer async for answer in asking(config, {"verb": "ps"})]
+            [answer async for answer in ask_kernel_async(config, {"verb": "ps"})]

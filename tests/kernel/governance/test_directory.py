@@ -380,14 +380,14 @@ async def test_decisions_about_a_registered_server_end_with_it(tmp_path: Path) -
         kernel = here.kernel
         async with speaking(kernel.server, HANDSHAKE[-1], ["discovery"], who=ALICE) as peer:
             await peer.ask("mgp/discovery/register", needs)
-            await kernel.access.grant("bob", "dynamic.sums")
-            assert (await kernel.permissions.approve("dynamic.sums"))[0]["decision"] == "approved"
-            assert len(await kernel.access.list("dynamic.sums")) == 2
+            await kernel.access.set_entry("allow", "bob", "dynamic.sums")
+            assert (await kernel.permissions.decide("approved", "dynamic.sums"))[0]["decision"] == "approved"
+            assert len(await kernel.access.list_entries("dynamic.sums")) == 2
             await peer.ask("mgp/discovery/deregister", {"id": "dynamic.sums"})
             # Another server takes the id.
             await peer.ask("mgp/discovery/register", needs)
-            assert len(await kernel.access.list("dynamic.sums")) == 1
-            assert (await kernel.permissions.list())[0]["decision"] == "asked"
+            assert len(await kernel.access.list_entries("dynamic.sums")) == 1
+            assert (await kernel.permissions.list_needed())[0]["decision"] == "asked"
     assert not (tmp_path / "mgp.state.json").exists()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from defserve import Server, StaticTokens, moderate
+from defserve.kernel.governance.permissions import Decision
 from tests.kernel.running import Running, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, speaking
@@ -80,8 +81,8 @@ async def look(peer: Raw, **arguments: Any) -> Any:
     return code_of(reply) or reply["result"]["content"][0]["text"]
 
 
-async def decide(here: Running, verb: str) -> None:
-    await getattr(here.kernel.permissions, verb)("c", CAMERA)
+async def decide(here: Running, decision: Decision) -> None:
+    await here.kernel.permissions.decide(decision, "c", CAMERA)
 
 
 @pytest.mark.req("MGP-3.6")
@@ -102,13 +103,13 @@ async def test_an_operator_s_decision_is_told_at_once_and_before_the_first_call(
         assert [one[CAMERA] for one in heard(tmp_path)] == ["deferred"]
         async with speaking(here.kernel.server, HANDSHAKE[-1], who=BOB) as peer:
             assert await look(peer) == "permission_denied"
-            await decide(here, "approve")
+            await decide(here, "approved")
             assert await look(peer) == "approved"
-            await decide(here, "deny")
+            await decide(here, "denied")
             assert await look(peer) == "permission_denied"
             found = heard(tmp_path)
             assert {one["pid"] for one in found if one[CAMERA] == "denied"} == {one["pid"] for one in found}
-            await decide(here, "approve")
+            await decide(here, "approved")
             assert await look(peer) == "approved"
 
 
@@ -171,7 +172,7 @@ async def test_a_server_that_does_not_take_decisions_holds_up_nobody(
     async with running(tmp_path, careful(tmp_path, silent=True)) as here:
         async with speaking(here.kernel.server, HANDSHAKE[-1], who=BOB) as peer:
             assert await look(peer) == "nobody said"
-            await asyncio.wait_for(decide(here, "deny"), 30)
+            await asyncio.wait_for(decide(here, "denied"), 30)
             assert await look(peer) == "permission_denied"
 
 

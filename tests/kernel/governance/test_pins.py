@@ -54,7 +54,7 @@ async def test_a_changed_tool_is_held_until_an_operator_approves_it(tmp_path: Pa
                 assert code_of(refused) == "tool_disabled"
             assert code_of(await peer.ask("tools/call", {"name": "s_look", "arguments": {}})) is None
         assert kernel.ps()[0]["held"] == ["add", "late"]
-        add, late = await kernel.pins.list("s")
+        add, late = await kernel.list_held_tools("s")
         assert await kernel.approve("s", "add", add["now"]) == [{"id": "s", "tool": "add"}]
         assert (await one.listed())["s_add"]["description"] == "Adds, and more."
         assert await one.here.call("s_add") == "did add"
@@ -79,7 +79,7 @@ async def test_pins_of_servers_that_are_held_outlive_the_kernel(tmp_path: Path) 
     assert list(json.loads((tmp_path / "mgp.state.json").read_text())["pins"]) == ["s"]
     async with governed(tmp_path, tool("add", "Evil."), mgp=HOLD) as one:
         assert one.here.kernel.ps()[0]["held"] == ["add"]
-        (row,) = await one.here.kernel.pins.list("s")
+        (row,) = await one.here.kernel.list_held_tools("s")
         await one.here.kernel.approve("s", digest=row["now"])
     async with governed(tmp_path, tool("add", "Evil."), mgp=HOLD) as one:
         assert one.here.kernel.ps()[0]["held"] == []
@@ -123,7 +123,7 @@ async def test_a_tool_that_loses_its_danger_is_held(tmp_path: Path, before: dict
         assert kernel.ps()[0]["held"] == ["wipe"]
         async with speaking(kernel.server, HANDSHAKE[-1]) as peer:
             assert code_of(await peer.ask("tools/call", {"name": "s_wipe", "arguments": {}})) == "tool_disabled"
-        (row,) = await kernel.pins.list("s")
+        (row,) = await kernel.list_held_tools("s")
         assert any(line.startswith("-") and "dangerous" in line for line in row["difference"])
 
 
@@ -174,7 +174,7 @@ async def test_what_version_0_1_0_has_pinned_is_held_and_shown_until_somebody_ha
     (tmp_path / "mgp.state.json").write_text(OLD_STATE.read_text())
     offered = tool("wipe", "Deletes all notes."), tool("add", "Adds.")
     async with governed(tmp_path, *offered, mgp=HOLD) as one:
-        rows = await one.here.kernel.pins.list("s")
+        rows = await one.here.kernel.list_held_tools("s")
         assert [(row["tool"], row["change"]) for row in rows] == [("add", "outdated"), ("wipe", "outdated")]
         assert "0.1.0" in rows[0]["difference"][0]
         assert any("version 0.1.0" in line.text for line in one.here.kernel.journal.lines("s"))
@@ -195,12 +195,12 @@ async def test_nothing_is_accepted_that_was_not_named_by_its_digest(tmp_path: Pa
         for name in (None, "add"):
             with pytest.raises(UsageError, match="named by its digest"):
                 await kernel.approve("s", name)
-        rows = await kernel.pins.list("s")
+        rows = await kernel.list_held_tools("s")
         one.offers(tool("add", "Adds, and more."), tool("late"), tool("later"))
         await until(lambda: kernel.ps()[0]["held"] == ["add", "late", "later"])
         with pytest.raises(UsageError, match="changed again"):
             await kernel.approve("s", digest=rows[0]["all"])
-        rows = await kernel.pins.list("s")
+        rows = await kernel.list_held_tools("s")
         assert len(await kernel.approve("s", digest=rows[0]["all"])) == 3
 
 
@@ -210,7 +210,7 @@ async def test_what_is_too_long_to_be_shown_says_so_and_needs_a_second_word(tmp_
         lines = [f"{'x' * 1_000}{number}" for number in range(2 * MAX_SHOWN // 1_000)]
         one.offers(tool("add", "Adds.", outputSchema={"enum": [*lines, "the last word"]}))
         await until(lambda: kernel.ps()[0]["held"] == ["add"])
-        (row,) = await kernel.pins.list("s")
+        (row,) = await kernel.list_held_tools("s")
         assert row["left_out"] > 0
         assert "not shown" in row["difference"][-1]
         assert sum(map(len, row["difference"])) < MAX_SHOWN + 200
@@ -277,7 +277,7 @@ async def test_what_models_read_of_a_server_beside_its_tools_is_held_too(
     async with governed(tmp_path, tool("add"), mgp=HOLD) as one:
         assert one.here.kernel.ps()[0]["held"] == [name]
         assert EVIL not in await shown_to_models(one)
-        (row,) = await one.here.kernel.pins.list("s")
+        (row,) = await one.here.kernel.list_held_tools("s")
         assert any(line.startswith("+") and EVIL in line for line in row["difference"])
         await one.here.kernel.approve("s", digest=row["now"])
         assert EVIL in await shown_to_models(one)

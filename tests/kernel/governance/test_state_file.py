@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.kernel.control import ask, places_of
+from defserve.kernel.control import ask_kernel, places_of
 from defserve.kernel.kernel import KernelState, StateFile
 from defserve.stores.files import hold_lock
 from tests.kernel.governance.governing import governed, tool
@@ -58,16 +58,16 @@ def test_two_kernels_that_grant_at_once_lose_nothing(tmp_path: Path) -> None:
         def grant(process: int) -> None:
             for number in range(GRANTS):
                 asked = {"verb": "access grant", "agent": f"{process}-{number}", "id": "a"}
-                assert list(ask(config, asked, process))
+                assert list(ask_kernel(config, asked, process))
 
         with ThreadPoolExecutor(2) as both:
             list(both.map(grant, (one.pid, two.pid)))
         expected = {f"{process}-{number}" for process in (one.pid, two.pid) for number in range(GRANTS)}
         assert granted(config) == expected
         # Each knows what was decided at the other, and may take it back.
-        found = list(ask(config, {"verb": "access list"}, one.pid))
+        found = list(ask_kernel(config, {"verb": "access list"}, one.pid))
         assert {row["agent_id"] for row in found if "agent_id" in row} == expected
-        list(ask(config, {"verb": "access revoke", "agent": f"{two.pid}-0", "id": "a"}, one.pid))
+        list(ask_kernel(config, {"verb": "access revoke", "agent": f"{two.pid}-0", "id": "a"}, one.pid))
         assert granted(config) == expected - {f"{two.pid}-0"}
 
 
@@ -85,11 +85,11 @@ async def test_what_is_decided_at_one_kernel_holds_at_the_other(tmp_path: Path) 
                 return code_of(await bob.ask("tools/call", {"name": "s_look", "arguments": {}})) is not None
 
             assert await refused()
-            await one.here.kernel.access.grant("bob", "s")
+            await one.here.kernel.access.set_entry("allow", "bob", "s")
             # Nobody asks the other kernel for anything: it looks at the file by itself.
             await until(lambda: bool(two.here.kernel.governance.access.find_policy("s").entries()))  # pyright: ignore
             assert not await refused()
-            await one.here.kernel.access.deny("bob", "s")
+            await one.here.kernel.access.set_entry("deny", "bob", "s")
             await two.here.kernel.refresh()
             assert await refused()
 
@@ -102,7 +102,7 @@ async def test_a_tool_that_is_accepted_at_one_kernel_is_used_at_the_other(tmp_pa
     changed = tool("add", "Adds more.")
     async with governed(tmp_path, changed, mgp=HOLD) as one, governed(tmp_path, changed, mgp=HOLD) as two:
         assert two.here.kernel.ps()[0]["held"] == ["add"]
-        (held,) = await one.here.kernel.pins.list("s")
+        (held,) = await one.here.kernel.list_held_tools("s")
         await one.here.kernel.approve("s", digest=held["now"])
         await two.here.kernel.refresh()
         assert two.here.kernel.ps()[0]["held"] == []

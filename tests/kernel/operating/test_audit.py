@@ -17,7 +17,7 @@ from defserve import StaticTokens
 from defserve.auth.principals import LOCAL, Principal
 from defserve.cli.commands.kernel import main
 from defserve.errors import UsageError
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from tests.kernel.running import Running, entry, running
 from tests.listening import listening
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, speaking
@@ -108,7 +108,7 @@ async def test_without_audit_or_a_log_there_is_no_such_method(tmp_path: Path) ->
     ):
         assert code_of(await peer.ask("mgp/audit/replay")) == -32601
         with pytest.raises(UsageError, match="no audit log"):
-            await asyncio.to_thread(lambda: list(ask(here.path, {"verb": "audit"})))
+            await asyncio.to_thread(lambda: list(ask_kernel(here.path, {"verb": "audit"})))
 
 
 async def test_the_log_is_shown_and_checked_from_the_command_line(
@@ -131,7 +131,7 @@ async def test_the_log_is_shown_and_checked_from_the_command_line(
         log.write_bytes(log.read_bytes().replace(b"a_pid", b"b_pid", 1))
         assert "broken" in (await typed("--verify", exit=1))[0]
         with pytest.raises(UsageError, match="cannot be read"):
-            await asyncio.to_thread(lambda: list(ask(here.path, {"verb": "audit"})))
+            await asyncio.to_thread(lambda: list(ask_kernel(here.path, {"verb": "audit"})))
 
 
 async def test_the_log_is_followed(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_the_log_is_followed(tmp_path: Path) -> None:
         assert (await anext(events))["event_type"] == "SERVER_CONNECTED"
         await here.call("a_pid")
         assert (await anext(events))["event_type"] == "TOOL_EXECUTED"
-        await events.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+        await events.aclose()
 
 
 @pytest.mark.slow

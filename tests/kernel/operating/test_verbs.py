@@ -11,7 +11,7 @@ import pytest
 
 from defserve.cli.commands.kernel import main
 from defserve.errors import UsageError
-from defserve.kernel.control import ask
+from defserve.kernel.control import ask_kernel
 from tests.kernel.governance.governing import Governed, governed, tool
 from tests.kernel.running import entry, running
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, speaking
@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 
 async def asked(one: Governed, verb: str, **fields: Any) -> list[Any]:
-    return await asyncio.to_thread(lambda: list(ask(one.here.path, {"verb": verb, **fields})))
+    return await asyncio.to_thread(lambda: list(ask_kernel(one.here.path, {"verb": verb, **fields})))
 
 
 async def typed(one: Governed, capsys: pytest.CaptureFixture[str], *words: str) -> str:

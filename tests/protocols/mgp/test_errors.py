@@ -225,7 +225,7 @@ async def test_a_timeout_is_retried_where_that_does_no_harm(hint: str) -> None:
 
 
 async def test_a_timeout_that_was_swallowed_is_worded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("defserve.serve.engine.GRACE", 0.01)
+    monkeypatch.setattr("defserve.serve.asyncio_engine.GRACE", 0.01)
     server, released = Server("slow", "1", extensions=[Speaks()]), asyncio.Event()
 
     @server.tool(timeout=0.01)

@@ -10,7 +10,7 @@ from defserve import Server
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.proxying.channel import front_of
-from defserve.serve.web_sessions import WebSessions
+from defserve.serve.session_opener import SessionOpener
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ def nowhere(message: Any) -> None: ...
 
 
 async def test_a_client_without_a_session_is_the_same_when_its_request_is_over():
-    provider = WebSessions(Server("s", "1").composition)
+    provider = SessionOpener(Server("s", "1").composition)
     await provider.start(lambda: None)
     session = provider.open(nowhere, principal=ANN, counted=False)
     call = Call(session, 1, "subscriptions/listen", {}, {}, provider.composition.unopened)
@@ -37,7 +37,7 @@ async def test_a_client_without_a_session_is_the_same_when_its_request_is_over()
 
 @pytest.mark.parametrize("is_lasting", [True, False])
 async def test_keys_of_one_principal_share_a_conversation_if_they_have_the_same_rights(is_lasting: bool):
-    provider = WebSessions(Server("s", "1").composition)
+    provider = SessionOpener(Server("s", "1").composition)
     await provider.start(lambda: None)
     session = provider.open(nowhere, principal=ANN, counted=is_lasting)
 

@@ -17,7 +17,7 @@ from defserve import Limits, Server
 from defserve.serve.fastpath import install as installing
 from defserve.serve.fastpath import websockets
 from defserve.serve.fastpath.deadlines import HEAD_BYTES
-from defserve.serve.web_sessions import loopback
+from defserve.serve.session_opener import loopback
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
 

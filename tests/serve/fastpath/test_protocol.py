@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
 from defserve.serve import network
-from defserve.serve.engine import EAGER
+from defserve.serve.asyncio_engine import EAGER
 from defserve.serve.fastpath import install as installing
 from defserve.serve.fastpath.known_heads import KnownHeads
 from defserve.serve.fastpath.protocol import MAX_LEARNED_HEADS, FastProtocol

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.serve.engine import EAGER, FirstSteps
+from defserve.serve.asyncio_engine import EAGER, FirstSteps
 from tests.effort import examples
 from tests.serve.tasks.programs import PROGRAMS, VARIABLE, Program, Run, settled
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.serve.engine import CallDeadline
+from defserve.serve.asyncio_engine import CallDeadline
 
 
 class Loop:

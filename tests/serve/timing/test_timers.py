@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.serve.engine import Timers
+from defserve.serve.asyncio_engine import Timers
 
 
 class Loop:

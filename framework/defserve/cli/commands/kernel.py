@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli import kernel_actions
 from defserve.cli.content import refuse_json, show_checked
 from defserve.cli.exits import OK
-from defserve.cli.kernel_actions import CONFIG_HELP
+from defserve.cli.kernel_actions import CONFIG_HELP, list_words, run_verb
 from defserve.cli.parser import CommandParser
 from defserve.cli.screen_blocks import format_count
 from defserve.kernel.control import locate_config
@@ -31,19 +29,27 @@ EXAMPLES: Final = """  defserve kernel --on http://127.0.0.1:8000/mcp
   defserve kernel access grant ann wiki --reason "writes the handbook"
 """
 STDIO: Final = "stdio:"
-ABOUT_ACTIONS: Final = {
-    **kernel_actions.WORDS,
+FILE_ACTIONS: Final = {
     "import": "print an mgp.toml made from the settings of an MCP client",
     "schema": "print the JSON Schema of mgp.toml, for editors",
 }
 
 
 def main(argv: list[str]) -> int:
-    if argv and argv[0] in ACTIONS:
-        return ACTIONS[argv[0]](argv[1:])
-    about = "\n".join(f"  {name:11} {said}" for name, said in ABOUT_ACTIONS.items())
+    words = list_words()
+    match argv:
+        case ["import", *rest]:
+            return import_settings(rest)
+        case ["schema", *rest]:
+            return print_schema(rest)
+        case [word, *rest] if word in words:
+            return run_verb(word, rest)
+        case _:
+            pass
+    actions = words | FILE_ACTIONS
+    about = "\n".join(f"  {name:11} {text}" for name, text in actions.items())
     parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
-    parser.add_argument("action", nargs="?", choices=ACTIONS, help="operate a kernel that runs, or make a file")
+    parser.add_argument("action", nargs="?", choices=actions, help="operate a kernel that runs, or make a file")
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument("--check", action="store_true", help="only check the file")
     parser.add_argument("--json", action="store_true", help="with --check: print JSON")
@@ -122,7 +128,7 @@ def import_settings(argv: list[str]) -> int:
     return OK
 
 
-def schema(argv: list[str]) -> int:
+def print_schema(argv: list[str]) -> int:
     """`defserve kernel schema`."""
     from defserve.kernel.config.schema import read_shipped_schema
 
@@ -134,10 +140,3 @@ def schema(argv: list[str]) -> int:
     parser.parse_args(argv)
     print(read_shipped_schema(), end="")
     return OK
-
-
-ACTIONS: Final = {
-    **{word: partial(kernel_actions.run, word) for word in kernel_actions.WORDS},
-    "import": import_settings,
-    "schema": schema,
-}

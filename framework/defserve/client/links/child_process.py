@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Final, NamedTuple, cast
 
 from defserve.base.redaction import printable_lines
-from defserve.client.link import TURN_SECONDS, pieces
+from defserve.client.link import TURN_SECONDS, split_into_pieces
 from defserve.client.replies import KEPT_HEAD, KEPT_TAIL, CutMessage
 from defserve.core.line_framing import Lines
 from defserve.errors import PeerGone
@@ -250,7 +250,7 @@ class Child(asyncio.SubprocessProtocol):
             elif self._next_turn is None and (line := self._lines.only(data)) is not None:
                 self.take(line)
             else:
-                self._uncut.extend(pieces(data))
+                self._uncut.extend(split_into_pieces(data))
                 self._hand_on_soon()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:

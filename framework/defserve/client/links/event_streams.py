@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
-from defserve.client.link import Authorizer, Hear, Resolve, Turns, pieces
+from defserve.client.link import Authorizer, Hear, Resolve, Turns, split_into_pieces
 from defserve.client.links.endpoint import EVENTS, MAX_MESSAGE_BYTES, Endpoint, HttpResponse, endpoint_at, media_type
 from defserve.client.links.http_connection import Broken
 from defserve.client.unread_items import ByteQueue
@@ -141,7 +141,7 @@ class EventStreams:
         self, part: bytes, stream: SseParser, request: Request | None, hear: Hear, turns: Turns
     ) -> Reply | None:
         answer: Reply | None = None
-        for piece in pieces(part):
+        for piece in split_into_pieces(part):
             began = monotonic()
             for event in stream.feed(piece):
                 if event.kind == "message":
@@ -381,7 +381,7 @@ class LegacySseLink:
                     raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status})
                 parser, turns = SseParser(MAX_MESSAGE_BYTES), Turns()
                 async for part in response.parts():
-                    for piece in pieces(part):
+                    for piece in split_into_pieces(part):
                         began = monotonic()
                         for event in parser.feed(piece):
                             await self._hear(event.kind, event.data)

@@ -27,7 +27,7 @@ from defserve.client.signin.credentials import (
     SigningKey,
     TokenEndpoint,
 )
-from defserve.client.signin.fetching import Fetcher, NotRenewed, Reach, RefusedByIssuer, SignInError, least_reach
+from defserve.client.signin.fetching import Fetcher, NotRenewed, Reach, RefusedByIssuer, SignInError, reach_of_server
 from defserve.client.signin.grants import (
     AssertionGrant,
     ClientCredentialsGrant,
@@ -132,7 +132,7 @@ class ServerAuthorizer:
         credential = self._credential
         if credential is not None and credential.tokens is not None and challenge.sent != _authorization(credential):
             return True  # it was renewed while the request was under way
-        return await self._alone(self._renew(challenge.status, said, least_reach(challenge.peers)))
+        return await self._alone(self._renew(challenge.status, said, reach_of_server(challenge.peers)))
 
     async def sign_in(self) -> Credential:
         """Get tokens for a server that has not asked for any. Raises SignInError, also if it names no issuer."""

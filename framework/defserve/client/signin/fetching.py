@@ -194,7 +194,7 @@ def reach_of(address: str) -> Reach:
     return Reach.NETWORK if parsed in _PRIVATE_6 else Reach.NOWHERE
 
 
-def least_reach(addresses: Iterable[str]) -> Reach:
+def reach_of_server(addresses: Iterable[str]) -> Reach:
     """The reach of a server whose connections went to these addresses. One public address makes it public."""
     found = [reach_of(address) for address in addresses]
     return min(found) if found and Reach.NOWHERE not in found else Reach.INTERNET

@@ -63,7 +63,7 @@ class Words:
 def find_violations(
     entry: str | Table, words: Sequence[str], title: str, places: Places, depth: int = 0
 ) -> Iterator[Violation]:
-    """What the words after the name of the program break. `entry` is what a table (`by_name`) says of the program."""
+    """What the words after a program's name break. `entry` is what a table (`split_shared_keys`) says of it."""
     if isinstance(entry, str):
         rules = parse_grammar(entry, depth > 0)
         if "never" in rules.style:
@@ -412,10 +412,10 @@ def with_groups(table: Table, groups: Mapping[str, str]) -> Table:
     }
 
 
-def by_name(table: Table) -> dict[str, str | Table]:
+def split_shared_keys(table: Table) -> dict[str, str | Table]:
     """The table with one name a key, at every depth."""
     return {
-        name: entry if isinstance(entry, str) else by_name(entry)
+        name: entry if isinstance(entry, str) else split_shared_keys(entry)
         for names, entry in table.items()
         for name in names.split() or [""]
     }

@@ -12,7 +12,7 @@ from defserve.guard.shell.developer_programs import CHECKS as _CHECKS
 from defserve.guard.shell.developer_programs import GIT, TOOLS
 from defserve.guard.shell.everyday_programs import FILES, SYSTEM, TEXT
 from defserve.guard.shell.everyday_programs import TAR as _TAR
-from defserve.guard.shell.grammar import Table, by_name, with_groups
+from defserve.guard.shell.grammar import Table, split_shared_keys, with_groups
 
 _NAMES = {
     "interpreter": """
@@ -357,9 +357,11 @@ PACKAGES: Table = with_groups(
 # somebody, or take a file of further options?
 
 
-PROGRAMS: dict[str, str | Table] = by_name({**TEXT, **FILES, **SYSTEM, **GIT, **PACKAGES, **TOOLS, "tar": "%tar"})
+PROGRAMS: dict[str, str | Table] = split_shared_keys(
+    {**TEXT, **FILES, **SYSTEM, **GIT, **PACKAGES, **TOOLS, "tar": "%tar"}
+)
 CHECKS: dict[tuple[str, ...], str] = {tuple(words.split()): str(rules) for words, rules in _CHECKS.items()}
-TAR: dict[str, str | Table] = by_name(_TAR)
-ON_REQUEST: dict[str, str | Table] = by_name(_ON_REQUEST_SPECS)
+TAR: dict[str, str | Table] = split_shared_keys(_TAR)
+ON_REQUEST: dict[str, str | Table] = split_shared_keys(_ON_REQUEST_SPECS)
 
 __all__ = ["CHECKS", "KINDS", "NEVER_OPEN", "ON_REQUEST", "PROGRAMS", "TAR", "UNKNOWN_DANGERS", "VERSIONED"]

@@ -18,8 +18,9 @@ from defserve.client.server_requests import AccessEntry
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError
 from defserve.inspector.inspection import Inspection, Verb, asking, era_of
-from defserve.inspector.kernels import COMMANDS, InspectedKernel, KernelByMethods
+from defserve.inspector.kernels import InspectedKernel, KernelByMethods, list_buttons
 from defserve.inspector.protocol import BadMessage, Json, Request, error_of
+from defserve.kernel.verbs import KERNEL_VERBS, read_request
 
 SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
 DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
@@ -198,11 +199,6 @@ VERBS: Final[Mapping[str, Verb]] = {
 # -- The Kernel panel: the servers behind a kernel, what they do, and what an operator does with them.
 
 
-OF_ALL: Final = "reload"
-ACCEPT: Final = "accept"
-OF_HELD: Final = ("tool", "digest")
-
-
 async def follow(inspection: Inspection, request: Request) -> Any:
     """The servers as parts, whenever something has changed, until it is cancelled.
 
@@ -215,7 +211,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
             found: Any = {"way": None}
         else:
             try:
-                found = {"way": way.name, "verbs": dict(way.verbs), **await way.look()}
+                found = {"way": way.name, "verbs": list(way.verbs), **await way.look()}
             except PeerError as error:
                 _on_kernel_error(inspection, request, way, error)
                 raise
@@ -241,15 +237,14 @@ async def list_held_tools(inspection: Inspection, request: Request) -> Any:
 
 
 async def do(inspection: Inspection, request: Request) -> Any:
-    """Start, stop or restart a server, accept what it changed, or read the file again."""
-    verb = request.text("verb")
-    if verb not in COMMANDS:
-        raise BadMessage(f"a kernel cannot {verb[:60]!r}", fix=f"use one of {', '.join(COMMANDS)}")
+    """Do what a button of the page stands for: a verb of the kernel, with its fields. Its server is `server`."""
+    name = request.text("verb")
+    if name not in (buttons := list_buttons()):
+        raise BadMessage(f"a kernel cannot {name[:60]!r}", fix=f"use one of {', '.join(buttons)}")
+    given = {**request.arguments, "id": request.arguments.get("server")}
+    known = (parameter.name for parameter in KERNEL_VERBS[name].parameters)
+    verb, fields = read_request({"verb": name} | {field: given[field] for field in known if given.get(field)})
     way = await _kernel(inspection, request)
-    fields: dict[str, str | bool] = {} if verb == OF_ALL else {"id": request.text("server")}
-    fields |= {name: text for name in OF_HELD if (text := request.text(name, ""))}
-    if verb == ACCEPT and request.arguments.get("unseen") is True:
-        fields["unseen"] = True
     try:
         return await way.do(verb, fields)
     except PeerError as error:
@@ -277,7 +272,7 @@ def _on_kernel_error(inspection: Inspection, request: Request, way: InspectedKer
         inspection.on_request_failed(era_of(request), error)
 
 
-KERNEL_VERBS: Final[Mapping[str, Verb]] = {
+KERNEL_PANEL_VERBS: Final[Mapping[str, Verb]] = {
     "kernel.follow": follow,
     "kernel.logs": logs,
     "kernel.held": list_held_tools,

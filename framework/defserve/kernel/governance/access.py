@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.authority import is_local, is_stranger, stranger_at
 from defserve.auth.principals import LOCAL, MAX_ID_LENGTH, Principal
@@ -24,22 +24,13 @@ if TYPE_CHECKING:
     from defserve.core.registry import Registry
     from defserve.core.session import PeerIdentity, Session
     from defserve.kernel.config.entries import KernelConfig
-    from defserve.kernel.kernel import KernelState, StateFile
+    from defserve.kernel.kernel import Kernel, KernelState, StateFile
     from defserve.kernel.members import Member
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
-    from defserve.server.server import Server
 
 
 LOCAL_ADMIN: Final = ("local",)
-
-
-class GovernedServers(Protocol):
-    """The part of a kernel whose servers have policies."""
-
-    config: KernelConfig
-    server: Server
-    members: dict[str, Member]
 
 
 def wants_access(config: KernelConfig, state: StateFile) -> bool:
@@ -77,7 +68,7 @@ class KernelAccess(AccessSection):
 
     def __init__(
         self,
-        kernel: GovernedServers,
+        kernel: Kernel,
         state: StateFile,
         policy: AccessPolicy,
         server_id: str,

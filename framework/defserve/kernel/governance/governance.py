@@ -6,13 +6,12 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.principals import LOCAL
 from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
 from defserve.kernel.governance.access import KernelAccess, check_operator, is_operator, wants_access
-from defserve.kernel.governance.directory import KernelDirectory, ListedKernel
 from defserve.kernel.governance.marks import (
     SANDBOXED,
     build_governing_entry,
@@ -23,6 +22,7 @@ from defserve.kernel.governance.marks import (
 )
 from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import DIGEST_LENGTH, Change, Pin, Pins, digest_of_all
+from defserve.kernel.governance.server_directory import KernelDirectory
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp.errors import ToolDisabled
 from defserve.protocols.mgp.server_discovery import DiscoverySection, OperatorTool, operator_tools
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
     from defserve.kernel.config.entries import ServerEntry
-    from defserve.kernel.kernel import StateFile
-    from defserve.kernel.members import Journal, Member
+    from defserve.kernel.kernel import Kernel, StateFile
+    from defserve.kernel.members import Member
 
 HELD: Final = "held"
 """The facet of a tool that nobody may use until an operator approves it."""
@@ -50,18 +50,12 @@ OTHERS: Final = (PROMPT, TEMPLATE, SKILL, INSTRUCTIONS)
 log = logging.getLogger("defserve.kernel")
 
 
-class GovernedKernel(ListedKernel, Protocol):
-    """The part of a kernel that is governed."""
-
-    journal: Journal
-
-
 class Governance(Extension):
     """Sees each tool of a server before anybody else does."""
 
     name = "governance"
 
-    def __init__(self, kernel: GovernedKernel, state: StateFile) -> None:
+    def __init__(self, kernel: Kernel, state: StateFile) -> None:
         self._kernel, self._state, self.pins = kernel, state, Pins(state)
         self.access: KernelAccess | None = None
         self._said: dict[str, SaidMgp | None] = {}

@@ -26,8 +26,7 @@ from defserve.protocols.mgp.vocabulary import DENIED, GRANTED, OPERATOR, Permiss
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.messages import Params
-    from defserve.kernel.governance.access import GovernedServers
-    from defserve.kernel.kernel import KernelState, StateFile
+    from defserve.kernel.kernel import Kernel, KernelState, StateFile
     from defserve.protocols.mgp.audit import AuditTrail
     from defserve.protocols.mgp.terms import SecurityOptions
 
@@ -50,7 +49,7 @@ class KernelPermissions(PermissionSection):
     """The permissions of the servers behind a kernel; those of its own tools are as at any server."""
 
     def __init__(
-        self, options: SecurityOptions, audit: Callable[[], AuditTrail], state: StateFile, kernel: GovernedServers
+        self, options: SecurityOptions, audit: Callable[[], AuditTrail], state: StateFile, kernel: Kernel
     ) -> None:
         super().__init__(options, audit)
         self._state, self._kernel = state, kernel

@@ -7,12 +7,12 @@ class Version:
     """One row of the table.
 
     `stateless`: every request brings its offer; there is no handshake. `batches`: messages may come in an array.
-    `null_id`: its schema requires an id on every error, null if the id is unknown. `primes`: a stream begins with
-    an empty event (SEP-1699), which older clients take for a broken message. `brings`: what a peer of an older version
-    must not be sent.
+    `null_id`: its schema requires an id on every error, null if the id is unknown. `sends_priming_event`: a stream
+    begins with an empty event (SEP-1699), which older clients take for a broken message. `brings`: what a peer of an
+    older version must not be sent.
     """
 
-    __slots__ = ("name", "stateless", "batches", "null_id", "primes", "brings")
+    __slots__ = ("name", "stateless", "batches", "null_id", "sends_priming_event", "brings")
 
     def __init__(
         self,
@@ -21,10 +21,10 @@ class Version:
         stateless: bool = False,
         batches: bool = False,
         null_id: bool = False,
-        primes: bool = False,
+        sends_priming_event: bool = False,
     ) -> None:
         self.name, self.brings, self.stateless = name, brings, stateless
-        self.batches, self.null_id, self.primes = batches, null_id, primes
+        self.batches, self.null_id, self.sends_priming_event = batches, null_id, sends_priming_event
 
 
 # The oldest first.
@@ -41,14 +41,14 @@ TABLE = (
     Version(
         "2025-11-25",
         "icons", "website", "sampling_tools", "elicitation_url", "elicitation_defaults", "elicitation_enums",
-        primes=True,
+        sends_priming_event=True,
     ),
     Version("2026-07-28", "any_structured", stateless=True),
 )  # fmt: skip
 
 HANDSHAKE_VERSIONS = tuple(version.name for version in TABLE if not version.stateless)
 STATELESS_VERSIONS = tuple(version.name for version in TABLE if version.stateless)
-PRIMED_VERSIONS = frozenset(version.name for version in TABLE if version.primes)
+PRIMING_EVENT_VERSIONS = frozenset(version.name for version in TABLE if version.sends_priming_event)
 
 
 def features(version: str) -> frozenset[str]:

@@ -10,7 +10,7 @@ import asyncio
 import re
 from typing import Any
 
-from defserve.serve.engine import FirstSteps
+from defserve.serve.asyncio_engine import FirstSteps
 from defserve.serve.fastpath.cycle import FastCycle, WholeCycle
 from defserve.serve.fastpath.deadlines import CLOSE
 from defserve.serve.fastpath.httptools import HttptoolsBounds

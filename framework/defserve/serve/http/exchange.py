@@ -89,7 +89,7 @@ class Wakes(Protocol):
     def set_result(self, result: bool, /) -> None: ...
 
 
-class ClientOutbox:
+class UnreadMessages:
     """The messages that one client has not read. `finished`: no more will follow. `gone`: nobody reads any more."""
 
     __slots__ = ("finished", "gone", "unread", "_wake")
@@ -184,7 +184,7 @@ def _give_up(wake: asyncio.Future[bool]) -> None:
         wake.set_result(False)
 
 
-class Exchange(ClientOutbox):
+class Exchange(UnreadMessages):
     """A request and its response. `push` may be called at any time. Messages are written in the order of `push`.
 
     `version` comes from its header. `routing` is the version, the method and the name, if headers give all of them
@@ -222,7 +222,7 @@ class Exchange(ClientOutbox):
         refusal: RefusalData | None,
         live: LiveBearers | None = None,
     ) -> None:
-        ClientOutbox.__init__(self)  # `super()` is an object more for every request
+        UnreadMessages.__init__(self)  # `super()` is an object more for every request
         self.principal, self.refusal, self.live = principal, refusal, live
         self.prefers_events: bool | None = None
         self.is_doubted = self._is_read = False

@@ -25,7 +25,7 @@ from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
 from defserve.core.call import Replied
 from defserve.core.json_values import excess, is_object
 from defserve.core.messages import Params, Request, encode
-from defserve.serve.http.exchange import STALL, ClientOutbox, Exchange, OutboundMessage
+from defserve.serve.http.exchange import STALL, Exchange, OutboundMessage, UnreadMessages
 from defserve.serve.http.request_heads import Gate, Headers, is_json, is_loopback_name, wants_page
 from defserve.serve.http.streamable import CLIENT_LEFT, Attached, SingleResponse, absorb, route_message
 from defserve.serve.sockets import (
@@ -104,7 +104,7 @@ class WebSockets:
             socket.drain()
 
 
-class WebSocket(ClientOutbox):
+class WebSocket(UnreadMessages):
     """One accepted socket."""
 
     __slots__ = (
@@ -491,7 +491,7 @@ def _is_direct(headers: Headers) -> bool:
 
 
 class ShapedReply(Protocol):
-    """How the reply to one request is encoded (a `serve.web_sessions.ReplyShape`). Its code is an HTTP status.
+    """How the reply to one request is encoded (a `serve.session_opener.ReplyShape`). Its code is an HTTP status.
 
     Read `headers` after the reply was encoded. `kind` is the header of its media type. `later`, if there is one then,
     gives the reply that is sent instead: what takes long to encode is waited for, and does not hold up the loop.

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from defserve.auth.live_credentials import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
-from defserve.serve.http.exchange import TOO_MANY_CALLS, UNREAD, ClientOutbox, Exchange, OutboundMessage, format_event
+from defserve.serve.http.exchange import TOO_MANY_CALLS, UNREAD, Exchange, OutboundMessage, UnreadMessages, format_event
 from defserve.serve.sockets import TransportSession
 from defserve.stores.stream_events import EventBudget, EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
 
@@ -290,7 +290,7 @@ class StandaloneStream(ResponseStream):
     def __init__(self, session: HttpSession) -> None:
         super().__init__(session, None)
         self.name = STANDALONE
-        self._waiting: ClientOutbox | None = None
+        self._waiting: UnreadMessages | None = None
 
     def push(self, message: OutboundMessage) -> None:
         id = self._store_event(message) if message.data else None
@@ -311,7 +311,7 @@ class StandaloneStream(ResponseStream):
 
     def _handle_unread(self, message: OutboundMessage, id: str | None) -> None:
         if self._waiting is None:
-            self._waiting = ClientOutbox()
+            self._waiting = UnreadMessages()
         self._waiting.add_message(message, id)
 
     def is_taken(self, reader: Principal) -> bool:
@@ -370,7 +370,7 @@ class StandaloneStream(ResponseStream):
         """What a client has not read waits for the next one."""
         if not exchange.unread:
             return
-        later, self._waiting = self._waiting, ClientOutbox()
+        later, self._waiting = self._waiting, UnreadMessages()
         for item in (*exchange.unread, *(later.unread if later is not None else ())):
             self._waiting.add_message(item.message, item.id)
         exchange.unread.clear()

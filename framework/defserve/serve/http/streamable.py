@@ -61,7 +61,7 @@ class HttpRules:
     opening: str
     version_key: str
     capabilities_key: str
-    primed_versions: frozenset[str] = frozenset()
+    priming_event_versions: frozenset[str] = frozenset()
     scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
     param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
     refusal: RefusalData | None = None
@@ -453,7 +453,7 @@ class Streamable:
         if reply is None or not accepted:
             await exchange.respond(400, reply.data if reply is not None else b"")
             return
-        session.primed = session.conversation.version in self.rules.primed_versions
+        session.primed = session.conversation.version in self.rules.priming_event_versions
         if await self._list(session, exchange, request):
             session.note(exchange)
             await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])

@@ -24,8 +24,8 @@ from defserve.protocols.mcp.extension import MCP
 from defserve.serve.address import PORTS, Address
 from defserve.serve.connection import INTERRUPTED
 from defserve.serve.network import actual, listen
+from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
-from defserve.serve.web_sessions import WebSessions
 from defserve.server import web
 from defserve.server.logs import JsonLines, PatientLines, number_lines
 from defserve.server.workers.supervisor import GroupPlan, Supervisor, Timing, format_worker_count
@@ -203,7 +203,7 @@ def serve_as_worker(server: ServedInGroup, address: Address, member: Membership,
         return 1
     server.mcp.secret.of_group = group.secret.encode()
     composition = server.composition
-    provider = WebSessions(composition)
+    provider = SessionOpener(composition)
     readiness = partial(web.readiness, composition, server.auth)
     worker = Worker(member, control, provider, partial(web.make_metrics_response, composition), readiness)
     app = web.app_of(provider, server.mcp, server.auth, options, address, group.key, worker)

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 from defserve.base.concurrency import BackgroundTasks
 from defserve.protocols.mgp.lifecycle import memory_bytes
 from defserve.serve.connection import end_unless
-from defserve.serve.web_sessions import WebSessions
+from defserve.serve.session_opener import SessionOpener
 from defserve.server.metrics import add_label, head, labels
 
 LINGER: Final = 10.0
@@ -42,7 +42,7 @@ class Worker:
     """`measured` and `readiness` are what this process says of itself."""
 
     def __init__(
-        self, member: Membership, control: socket.socket, provider: WebSessions, measured: State, readiness: State
+        self, member: Membership, control: socket.socket, provider: SessionOpener, measured: State, readiness: State
     ) -> None:
         self.member, self._control, self._provider = member, control, provider
         self._measured, self._readiness = measured, readiness

@@ -24,8 +24,8 @@ from defserve.protocols.mcp.subscriptions import KINDS
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
 from defserve.serve.network import listen
+from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import BUFFERED_REQUEST
-from defserve.serve.web_sessions import WebSessions
 from defserve.server import web
 from defserve.server.server import Server
 from defserve.tooling.devserver.handover import READY, ClientSetup, ServePlan
@@ -47,7 +47,7 @@ def listen_on(server: Server, plan: ServePlan) -> int:
         log_json=plan.options.get("log_json", False),
         metrics=plan.options.get("metrics", False),
     )
-    provider = WebSessions(server.composition)
+    provider = SessionOpener(server.composition)
     sockets = [socket.socket(fileno=number) for number in plan.sockets]
     key = Path(plan.local_key).read_text() or None
     app = web.app_of(provider, server.mcp, server.auth, options, address, key)
@@ -65,7 +65,7 @@ def listen_on(server: Server, plan: ServePlan) -> int:
     return listen(served, address, web.network_options(options), server.limits, provider, sockets)
 
 
-def leave(provider: WebSessions, app: HttpApp) -> None:
+def leave(provider: SessionOpener, app: HttpApp) -> None:
     """Stop accepting, answer running requests, then close streams that would never end by themselves.
 
     After a signal, calls are refused at once. Here they are not: another child takes them on the same socket.

@@ -108,7 +108,7 @@ async def accept_unseen(place: Path) -> list[str]:
         lines = [f"{'x' * 1_000}{number}" for number in range(2 * MAX_SHOWN // 1_000)]
         one.offers(tool("add", "Adds.", outputSchema={"enum": [*lines, "the last word"]}))
         await until(lambda: kernel.ps()[0]["held"] == ["add"])
-        (row,) = await kernel.pins.list("s")
+        (row,) = await kernel.list_held_tools("s")
         for name, digest in (("add", ""), ("add", row["now"]), (None, row["now"]), (None, row["all"]), (None, "")):
             try:
                 await kernel.approve("s", name, digest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from defserve.guard.shell.grammar import Shape, Table, by_name, parse_grammar
+from defserve.guard.shell.grammar import Shape, Table, parse_grammar, split_shared_keys
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.kinds import KINDS
 from defserve.guard.shell.places import Places, environment
@@ -22,11 +22,11 @@ def shapes(entry: str | Table, title: str) -> Iterator[tuple[str, Shape, tuple[s
         rules = parse_grammar(entry, True)
         yield from ((title, shape, rules.effects) for shapes in rules.shapes for shape in shapes)
         return
-    for name, inner in by_name(entry).items():
+    for name, inner in split_shared_keys(entry).items():
         yield from shapes(inner, f"{title} {name}")
 
 
-EVERY = [found for name, entry in by_name(PACKAGES).items() for found in shapes(entry, name)]
+EVERY = [found for name, entry in split_shared_keys(PACKAGES).items() for found in shapes(entry, name)]
 
 
 @for_each_row("kind", PACKAGE_KINDS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from defserve.guard.shell.grammar import EFFECTS, Grammar, Table, by_name, parse_grammar
+from defserve.guard.shell.grammar import EFFECTS, Grammar, Table, parse_grammar, split_shared_keys
 from defserve.guard.shell.kinds import KINDS, kind_of
 from defserve.guard.shell.tables import CHECKS, ON_REQUEST, PROGRAMS, TAR
 from tests.rows import for_each_row
@@ -18,7 +18,7 @@ def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
     if isinstance(entry, str):
         yield title, parse_grammar(entry, " " in title)
         return
-    for name, inner in by_name(entry).items():
+    for name, inner in split_shared_keys(entry).items():
         yield from grammars(inner, f"{title} {name}")
 
 

@@ -272,7 +272,7 @@ async def test_a_caller_without_the_scopes_sees_nothing_of_a_skill(folder: Path)
     server.skill(folder / "refunds", scopes=["billing"])
     server.skill(folder / "open")
     from defserve.client import Remote
-    from defserve.serve.web_sessions import loopback
+    from defserve.serve.session_opener import loopback
 
     async with loopback(server.asgi(), server.limits) as url:
         async with Remote(url, token="in").connect() as client:

@@ -14,7 +14,7 @@ import pytest
 from defserve import Context, Limits
 from defserve.core.extension import OutgoingMessage
 from defserve.serve.connection import Connection
-from defserve.serve.http.exchange import UNREAD, ClientOutbox
+from defserve.serve.http.exchange import UNREAD, UnreadMessages
 from defserve.serve.lifespans import close_connection, enter_lifespans
 from defserve.serve.stdio import StdioTransport
 from tests.asgi import Exchange, last, text
@@ -297,7 +297,7 @@ def outgoing(data: bytes, call: Any = None, *, answers: bool = False, bulk: bool
 
 
 def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_that_of_its_own():
-    box, one, two, three = ClientOutbox(), object(), object(), object()
+    box, one, two, three = UnreadMessages(), object(), object(), object()
     box.add_message(outgoing(b"log of one", one))
     for number in range(2):
         box.add_message(outgoing(b"1.%d" % number, one, bulk=True))
@@ -314,7 +314,7 @@ def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_t
 
 
 def test_in_an_outbox_bulk_is_never_dropped_and_takes_nobody_elses_room():
-    box, call = ClientOutbox(), object()
+    box, call = UnreadMessages(), object()
     for number in range(UNREAD + 1):
         box.add_message(outgoing(b"%d" % number, call, bulk=True))
     assert not box.full

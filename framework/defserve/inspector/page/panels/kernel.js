@@ -147,8 +147,7 @@ function Panel() {
           }}
       /></span>
       ${
-        told?.verbs &&
-        "reload" in told.verbs &&
+        told?.verbs?.includes("reload") &&
         html`<span class="no-m kreload"
           ><${Button} icon="repeat" busy=${busy[""] === "reload"} title=${command(told, "reload")} onClick=${reload}
             >Reload mgp.toml<//

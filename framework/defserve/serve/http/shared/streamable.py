@@ -57,7 +57,7 @@ class SharedStreamable(Streamable):
         super().__init__(provider, rules)
 
     def _session_table(self) -> HttpSessions:
-        return SharedSessions(self.provider, self.link, self.rules.primed_versions)
+        return SharedSessions(self.provider, self.link, self.rules.priming_event_versions)
 
     @property
     def _shared(self) -> SharedSessions:

@@ -11,6 +11,7 @@ import { command, run, runs, spansOf } from "./model.js";
 import { State } from "./rows.js";
 
 const MOST_LINES = 500;
+const ACCEPT = "pins accept";
 
 function useLog(id) {
   const [lines, setLines] = useState([]);
@@ -127,7 +128,7 @@ function useHeld(row, failed) {
   return found;
 }
 
-const accept = (row, one, more = {}) => run("accept", row.id, { tool: one.tool, digest: one.now, ...more });
+const accept = (row, one, more = {}) => run(ACCEPT, row.id, { tool: one.tool, digest: one.now, ...more });
 
 // What is not shown whole is not accepted with the rest.
 async function acceptAll(row, held) {
@@ -156,9 +157,9 @@ function Held({ row, held, error, told, busy }) {
         html`<section class="kheld" key=${one.tool} aria-label=${one.tool}>
           <div class="row">
             <b class="mono cut grow" title=${one.tool}>${one.tool}</b><${Chip} tone="warn">${one.change}<//
-            ><${Accept} row=${row} one=${one} busy=${busy === "accept"} /><${Copy}
+            ><${Accept} row=${row} one=${one} busy=${busy === ACCEPT} /><${Copy}
               label="Copy the command"
-              text=${command(told, "accept", row.id, one.tool, "--digest", one.now)}
+              text=${command(told, ACCEPT, row.id, one.tool, "--digest", one.now)}
             />
           </div>
           <pre class="kdiff mono" tabindex="0" aria-label=${`What has changed in ${one.tool}`}>
@@ -205,7 +206,7 @@ export function Drawer({ row, told, busy, failed, onClose }) {
     found = useHeld(row, failed);
   useKeys({ escape: () => onClose() });
   const act = (verb, icon, words) =>
-    verb in verbs &&
+    verbs.includes(verb) &&
     html`<${Button}
       small
       icon=${icon}
@@ -216,7 +217,7 @@ export function Drawer({ row, told, busy, failed, onClose }) {
     >`;
   const main = runs(row)
     ? html`${act("restart", "repeat", "Restart")}${act("stop", "stop", "Stop")}`
-    : act("start" in verbs ? "start" : "restart", "play", "Start");
+    : act(verbs.includes("start") ? "start" : "restart", "play", "Start");
   const usual = runs(row) ? "restart" : "start";
   return html`<div class="kdrawer">
     <${Pane} label=${row.id}
@@ -224,7 +225,7 @@ export function Drawer({ row, told, busy, failed, onClose }) {
         <span class="only-m"><${Button} icon="left" plain label="Back to the backends" onClick=${onClose} /></span
         ><b class="mono cut">${row.id}</b><${State} row=${row} /><span class="grow"></span>${main}
         ${
-          usual in verbs &&
+          verbs.includes(usual) &&
           told.way === "control" &&
           html`<span class="no-m"><${Copy} label="Copy as a command" text=${command(told, usual, row.id)} /></span>`
         }<span class="no-m"><${Button} icon="close" plain small label="Close" onClick=${onClose} /></span>
@@ -241,7 +242,7 @@ export function Drawer({ row, told, busy, failed, onClose }) {
             <${Button}
               small
               onClick=${() => acceptAll(row, found.held)}
-              busy=${busy === "accept"}
+              busy=${busy === ACCEPT}
               reason=${found.held ? null : "They are not shown yet"}
               >Accept all<//
             >`

@@ -68,7 +68,7 @@ export function whereOf(text) {
 export function command(told, verb, id, ...words) {
   const file = told.status?.config ? ` --config ${quoted(told.status.config)}` : "";
   const rest = [...(id ? [id] : []), ...words].map(word => ` ${quoted(word)}`).join("");
-  return `defserve kernel ${told.verbs[verb]}${rest}${file}`;
+  return `defserve kernel ${verb}${rest}${file}`;
 }
 
 const quoted = text => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);

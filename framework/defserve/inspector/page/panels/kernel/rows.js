@@ -53,8 +53,8 @@ function Act({ row, verbs, busy, onReview }) {
       }}
       >Review ${row.held.length}<//
     >`;
-  const verb = "start" in verbs ? "start" : "restart";
-  if (!runs(row) && verb in verbs)
+  const verb = verbs.includes("start") ? "start" : "restart";
+  if (!runs(row) && verbs.includes(verb))
     return html`<${Button}
       small
       busy=${busy}

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__defserve_marks__"
 
 
-class Mark:
+class PendingDeclaration:
     """What a function is to become: a kind, its positional arguments, its options."""
 
     __slots__ = ("kind", "arguments", "options")
@@ -65,19 +65,19 @@ def tool(**options: Unpack[ToolFields]) -> Callable[[F], F]: ...
 
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool for `server.include`."""
-    return decorate("tool", Mark("tool", (), options).put_on, function)
+    return decorate("tool", PendingDeclaration("tool", (), options).put_on, function)
 
 
 def resource(uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
     """Mark a function as a resource for `server.include`."""
     need_uri("resource", uri)
-    return decorate("resource", Mark("resource", (uri,), dict(options)).put_on)
+    return decorate("resource", PendingDeclaration("resource", (uri,), dict(options)).put_on)
 
 
 def app(uri: str, /, **options: Unpack[AppFields]) -> Callable[[F], F]:
     """Mark a function as a view for `server.include`."""
     need_uri("app", uri, "ui://name/view")
-    return decorate("app", Mark("app", (uri,), dict(options)).put_on)
+    return decorate("app", PendingDeclaration("app", (uri,), dict(options)).put_on)
 
 
 # used bare: @prompt
@@ -92,15 +92,15 @@ def prompt(**options: Unpack[PromptFields]) -> Callable[[F], F]: ...
 
 def prompt(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a prompt for `server.include`."""
-    return decorate("prompt", Mark("prompt", (), options).put_on, function)
+    return decorate("prompt", PendingDeclaration("prompt", (), options).put_on, function)
 
 
 def completion(target: str, argument: str, /) -> Callable[[F], F]:
     """Mark a function that completes an argument, for `server.include`."""
-    return decorate("completion", Mark("completion", (target, argument), {}).put_on)
+    return decorate("completion", PendingDeclaration("completion", (target, argument), {}).put_on)
 
 
-def iter_marked_functions(target: Any) -> Iterator[tuple[Callable[..., Any], Mark]]:
+def iter_marked_functions(target: Any) -> Iterator[tuple[Callable[..., Any], PendingDeclaration]]:
     """The marked functions of a module, an object (bound to it), or a function, in order of definition."""
     if callable(target) and hasattr(target, ATTRIBUTE):
         functions = [target]

@@ -16,8 +16,8 @@ from defserve.core.service import Stop
 from defserve.core.session import Session, failure_body, failure_reply, too_large
 from defserve.limits import Limits
 from defserve.serve.address import Address
+from defserve.serve.asyncio_engine import AsyncioEngine
 from defserve.serve.connection import get_session_arguments
-from defserve.serve.engine import AsyncioEngine
 from defserve.serve.lifespans import enter_lifespans, finish_calls, wait_for_calls
 from defserve.serve.network import NetworkOptions, make_listener
 from defserve.serve.sockets import bind_sockets, network_of
@@ -25,7 +25,7 @@ from defserve.serve.sockets import bind_sockets, network_of
 SPARE = 64
 
 
-class WebSessions:
+class SessionOpener:
     """Opens sessions. A mounted app may get no start event; then it starts with the first request."""
 
     def __init__(self, composition: Composition) -> None:

@@ -10,16 +10,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from difflib import get_close_matches
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.principals import LOCAL
 from defserve.base.hidden_characters import has_hidden
 from defserve.core.call import Call
 from defserve.core.messages import Params
 from defserve.errors import MethodNotFound, PeerError, UsageError
-from defserve.kernel.config.entries import KernelConfig
 from defserve.kernel.governance.access import KernelAccess, check_operator
-from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.permissions import INTERACTIVE, Decision
 from defserve.kernel.governance.pins import digest_of_all
 from defserve.kernel.members import Member
@@ -32,28 +30,21 @@ from defserve.proxying.items import RemoteTool
 from defserve.server.server import Server
 from defserve.stores.audit.log_file import AuditUnavailable
 
+if TYPE_CHECKING:
+    from defserve.kernel.kernel import Kernel
+
 FIX: Final = 'say keys = "keys.json", default_policy = "opt-in" or admins = […] in [kernel], and start the kernel again'
 
 MAX_LISTED_NAMES: Final = 20
 
 
-class AccessKernel(Protocol):
-    """The part of a kernel that these verbs use."""
-
-    server: Server
-    members: dict[str, Member]
-    governance: Governance
-
-    def member(self, id: str) -> Member: ...
-
-
 class AccessVerbs:
-    """Each method is a verb of the control socket."""
+    """Each public method is a verb: see `verbs.py`."""
 
-    def __init__(self, kernel: AccessKernel) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    async def list(self, id: str | None = None, agent: str | None = None) -> list[dict[str, Any]]:
+    async def list_entries(self, id: str | None = None, agent: str | None = None) -> list[dict[str, Any]]:
         """The default of each server, and every entry; of one server or agent, if they are named."""
         access = self._access()
         if id is not None:
@@ -70,8 +61,9 @@ class AccessVerbs:
                     rows.append({**access.wire(entry, one), **state})
         return rows
 
-    async def grant(
+    async def set_entry(
         self,
+        permission: str,
         agent: str,
         id: str,
         tool: str | None = None,
@@ -79,34 +71,11 @@ class AccessVerbs:
         until: str | None = None,
         force: bool = False,
     ) -> dict[str, Any]:
-        """Let an agent use a server, or one of its tools by the server's own name of it.
+        """Let an agent use a server, or one of its tools by the server's own name of it ("allow"); or keep it from
+        that ("deny").
 
         Raises UsageError for a tool that a connected server does not have, unless `force` is set.
         """
-        return await self._set("allow", agent, id, tool, reason, until, force)
-
-    async def deny(
-        self,
-        agent: str,
-        id: str,
-        tool: str | None = None,
-        reason: str | None = None,
-        until: str | None = None,
-        force: bool = False,
-    ) -> dict[str, Any]:
-        """Keep an agent from a server, or from one of its tools; see `grant`."""
-        return await self._set("deny", agent, id, tool, reason, until, force)
-
-    async def revoke(self, agent: str, id: str, tool: str | None = None) -> dict[str, Any]:
-        """Remove an entry: then that of the server counts, or the default."""
-        found = await self._operate("mgp_access_revoke", _about(agent, id, tool))
-        if not found["revoked"]:
-            raise UsageError(f"{agent!r} has no such entry", fix="see `defserve kernel access list`")
-        return found
-
-    async def _set(
-        self, permission: str, agent: str, id: str, tool: str | None, reason: str | None, until: str | None, force: bool
-    ) -> dict[str, Any]:
         if not force:
             self._check_tool(id, tool)
         more = {"permission": permission, "justification": reason, "expires_at": until}
@@ -114,6 +83,13 @@ class AccessVerbs:
             "mgp_access_grant",
             {**_about(agent, id, tool), **{name: value for name, value in more.items() if value is not None}},
         )
+
+    async def revoke_entry(self, agent: str, id: str, tool: str | None = None) -> dict[str, Any]:
+        """Remove an entry: then that of the server counts, or the default."""
+        found = await self._operate("mgp_access_revoke", _about(agent, id, tool))
+        if not found["revoked"]:
+            raise UsageError(f"{agent!r} has no such entry", fix="see `defserve kernel access list`")
+        return found
 
     def _check_tool(self, id: str, tool: str | None) -> None:
         if tool is None or self._kernel.member(id).state != "connected":
@@ -158,24 +134,13 @@ EVENTS: Final[Mapping[Decision, tuple[str, str]]] = {
 MAX_REASON_LENGTH: Final = 2_000
 
 
-class PermissionKernel(Protocol):
-    """The part of a kernel that these verbs use."""
-
-    config: KernelConfig
-    server: Server
-    members: dict[str, Member]
-    governance: Governance
-
-    def member(self, id: str) -> Member: ...
-
-
 class PermissionVerbs:
-    """Each method is a verb of the control socket."""
+    """Each public method is a verb: see `verbs.py`."""
 
-    def __init__(self, kernel: PermissionKernel) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    async def list(self, id: str | None = None) -> list[dict[str, Any]]:
+    async def list_needed(self, id: str | None = None) -> list[dict[str, Any]]:
         """Every permission that a tool of a server needs: the decision about it, and who has asked for it."""
         if id is not None:
             self._kernel.member(id)
@@ -183,16 +148,11 @@ class PermissionVerbs:
         needed = self._find_needed_permissions()
         return [self._row(one, name, needed[one][name]) for one in needed for name in needed[one] if id in (None, one)]
 
-    async def approve(self, id: str, permission: str | None = None, reason: str = "") -> list[dict[str, Any]]:
-        """Let the tools of a server use a permission, whoever calls them; all that nobody has decided about if none
-        is named."""
-        return await self._decide("approved", id, permission, reason)
-
-    async def deny(self, id: str, permission: str | None = None, reason: str = "") -> list[dict[str, Any]]:
-        """Keep the tools of a server from a permission, whoever calls them."""
-        return await self._decide("denied", id, permission, reason)
-
-    async def _decide(self, decision: Decision, id: str, permission: str | None, reason: str) -> list[dict[str, Any]]:
+    async def decide(
+        self, decision: Decision, id: str, permission: str | None = None, reason: str = ""
+    ) -> list[dict[str, Any]]:
+        """Let the tools of a server use a permission, whoever calls them, or keep them from it. If none is named, it's
+        about all that nobody has decided about."""
         kernel, section = self._kernel, self._kernel.governance.permissions
         kernel.member(id)
         if len(reason) > MAX_REASON_LENGTH or has_hidden(reason):
@@ -251,55 +211,33 @@ class PermissionVerbs:
         return row
 
 
-# -- `defserve kernel pins`: definitions that have changed and are held, what has changed, and to accept it.
+# -- `defserve kernel pins`: definitions that have changed and are held, and what has changed.
 
 
-class PinnedKernel(Protocol):
-    """The part of a kernel that these verbs use."""
-
-    members: dict[str, Member]
-    governance: Governance
-
-    def member(self, id: str) -> Member: ...
-    async def approve(self, id: str, tool: str | None, digest: str, unseen: bool) -> list[dict[str, Any]]: ...
-
-
-class PinVerbs:
-    """Each method is a verb of the control socket."""
-
-    def __init__(self, kernel: PinnedKernel) -> None:
-        self._kernel = kernel
-
-    async def list(self, id: str | None = None) -> list[dict[str, Any]]:
-        """The held tools of one server, or of all, and the difference to what was pinned."""
-        if id is not None:
-            self._kernel.member(id)
-        await self._kernel.governance.refresh()
-        rows: list[dict[str, Any]] = []
-        for one in [id] if id is not None else self._kernel.members:
-            held = self._kernel.governance.pins.list_held_tools(one)
-            all_held = digest_of_all(held)
-            for tool in held:
-                difference = tool.difference()
-                rows.append(
-                    {
-                        "id": one,
-                        "tool": tool.name,
-                        "change": tool.change,
-                        "pinned": tool.before.digest if tool.before is not None else None,
-                        "now": tool.now.digest,
-                        "all": all_held,
-                        "difference": difference.lines,
-                        "left_out": difference.left_out,
-                    }
-                )
-        return rows
-
-    async def accept(
-        self, id: str, tool: str | None = None, digest: str = "", unseen: bool = False
-    ) -> list[dict[str, Any]]:
-        """Let held tools be used as they were shown: those that the digest names. See `Governance.approve`."""
-        return await self._kernel.approve(id, tool, digest, unseen)
+async def list_held_tools(kernel: Kernel, id: str | None = None) -> list[dict[str, Any]]:
+    """The held tools of one server, or of all, and the difference to what was pinned."""
+    if id is not None:
+        kernel.member(id)
+    await kernel.governance.refresh()
+    rows: list[dict[str, Any]] = []
+    for one in [id] if id is not None else kernel.members:
+        held = kernel.governance.pins.list_held_tools(one)
+        all_held = digest_of_all(held)
+        for tool in held:
+            difference = tool.difference()
+            rows.append(
+                {
+                    "id": one,
+                    "tool": tool.name,
+                    "change": tool.change,
+                    "pinned": tool.before.digest if tool.before is not None else None,
+                    "now": tool.now.digest,
+                    "all": all_held,
+                    "difference": difference.lines,
+                    "left_out": difference.left_out,
+                }
+            )
+    return rows
 
 
 # -- `defserve kernel health`: whether each server answers now, and how fast.
@@ -309,15 +247,7 @@ PING_SECONDS: Final = 5.0
 AT_ONCE: Final = 16
 
 
-class ProbedKernel(Protocol):
-    """The part of a kernel that this verb uses."""
-
-    members: dict[str, Member]
-
-    def member(self, id: str) -> Member: ...
-
-
-async def health(kernel: ProbedKernel, id: str | None = None) -> list[dict[str, Any]]:
+async def health(kernel: Kernel, id: str | None = None) -> list[dict[str, Any]]:
     """The health of one server, or of all. A slow one delays the answer by at most five seconds."""
     members = [kernel.member(id)] if id is not None else list(kernel.members.values())
     room = asyncio.Semaphore(AT_ONCE)
@@ -360,17 +290,10 @@ FOLLOW_SECONDS: Final = 0.5
 NO_LOG: Final = "this kernel keeps no audit log that can be read"
 
 
-class AuditedKernel(Protocol):
-    """The part of a kernel that is audited."""
-
-    config: KernelConfig
-    server: Server
-
-
 class KernelAudit:
     """Only operators read the log: it tells what everybody does."""
 
-    def __init__(self, kernel: AuditedKernel) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
     async def replay(self, call: Call, params: Params) -> Params:

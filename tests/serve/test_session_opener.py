@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Server
 from defserve.auth.principals import anonymous
-from defserve.serve.web_sessions import SPARE, WebSessions
+from defserve.serve.session_opener import SPARE, SessionOpener
 
 pytestmark = pytest.mark.anyio
 
@@ -20,18 +20,18 @@ def nowhere(message: Any) -> None: ...
 
 
 @pytest.fixture
-async def provider() -> AsyncIterator[WebSessions]:
-    provider = WebSessions(Server("s", "1").composition)
+async def provider() -> AsyncIterator[SessionOpener]:
+    provider = SessionOpener(Server("s", "1").composition)
     await provider.start(lambda: None)
     yield provider
     await provider.stop()
 
 
-def short(provider: WebSessions, principal: Any = ALICE) -> Any:
+def short(provider: SessionOpener, principal: Any = ALICE) -> Any:
     return provider.open(nowhere, principal=principal, counted=False)
 
 
-async def test_a_short_conversation_that_nothing_is_left_in_serves_the_same_caller_again(provider: WebSessions):
+async def test_a_short_conversation_that_nothing_is_left_in_serves_the_same_caller_again(provider: SessionOpener):
     first = short(provider)
     assert provider.composition.short_sessions == {first}
     provider.end(first)
@@ -40,7 +40,7 @@ async def test_a_short_conversation_that_nothing_is_left_in_serves_the_same_call
     assert provider.composition.short_sessions == {first}
 
 
-async def test_nobody_else_is_given_it(provider: WebSessions):
+async def test_nobody_else_is_given_it(provider: SessionOpener):
     first = short(provider)
     provider.end(first)
     other = short(provider, BOB)
@@ -48,25 +48,25 @@ async def test_nobody_else_is_given_it(provider: WebSessions):
     assert provider.open(nowhere, principal=ALICE, counted=True) is not first
 
 
-async def test_one_that_is_in_use_is_not_shared(provider: WebSessions):
+async def test_one_that_is_in_use_is_not_shared(provider: SessionOpener):
     assert short(provider) is not short(provider)
 
 
-async def test_one_that_something_was_kept_in_is_over(provider: WebSessions):
+async def test_one_that_something_was_kept_in_is_over(provider: SessionOpener):
     used = short(provider)
     used.local(list).append("mine")
     provider.end(used)
     assert used.closed and short(provider).peek(list) is None
 
 
-async def test_only_so_many_wait(provider: WebSessions):
+async def test_only_so_many_wait(provider: SessionOpener):
     many = [short(provider) for _ in range(SPARE + 10)]
     for each in many:
         provider.end(each)
     assert sum(each.closed for each in many) == 10
 
 
-async def test_none_outlives_the_desk(provider: WebSessions):
+async def test_none_outlives_the_desk(provider: SessionOpener):
     first = short(provider)
     provider.end(first)
     await provider.stop()

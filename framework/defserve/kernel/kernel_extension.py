@@ -14,18 +14,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
 from defserve.core.messages import Params
 from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.kernel.config.entries import KernelConfig
-from defserve.kernel.control_listener import Operations, open_control_socket
+from defserve.kernel.control_listener import open_control_socket
 from defserve.kernel.governance.access import check_operator
 from defserve.kernel.members import Member
-from defserve.kernel.operations import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
+from defserve.kernel.operator_actions import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
 from defserve.protocols.mgp.lifecycle import (
@@ -42,6 +41,9 @@ from defserve.proxying.backend import Backend
 from defserve.proxying.mounted import TOLD, RefusalReason, Transition
 from defserve.server.server import Server
 
+if TYPE_CHECKING:
+    from defserve.kernel.kernel import Kernel
+
 log = logging.getLogger("defserve.kernel")
 
 WATCH_SECONDS: Final = 1.0
@@ -53,32 +55,12 @@ REPORTED_CHANGES: Final = ("added", "removed", "restarted", "adjusted", "failed"
 # -- MGP §6, §11.3, §11.4 at a kernel: health and lifecycle of the server that `server_id` names, and the audit log.
 
 
-class OperatedKernel(Protocol):
-    """The part of a kernel that these methods use."""
-
-    config: KernelConfig
-    server: Server
-    members: dict[str, Member]
-
-    def member(self, id: str) -> Member: ...
-    async def restart(self, id: str, now: bool = False) -> dict[str, Any]: ...
-    async def stop(self, id: str, reason: str = "", timeout: float | None = None) -> dict[str, Any]: ...
-
-
-class Supervised(Operations, OperatedKernel, Protocol):
-    """The part of a kernel that supervision uses."""
-
-    @property
-    def is_behind(self) -> bool: ...
-    async def refresh(self) -> None: ...
-
-
-class Supervision(Extension):
+class KernelExtension(Extension):
     """The kernel as an extension of its own server. It begins and ends with the server's lifespan."""
 
     name = "kernel"
 
-    def __init__(self, kernel: Supervised) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._methods = KernelMethods(kernel)
         add_operator_tools(kernel.server, self._methods.tools())
@@ -331,7 +313,7 @@ MAX_DRAIN_MS: Final = 3_600_000
 class KernelMethods:
     """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators may name another."""
 
-    def __init__(self, kernel: OperatedKernel) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._audit = kernel, KernelAudit(kernel)
         self._stopping = BackgroundTasks()
 

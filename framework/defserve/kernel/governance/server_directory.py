@@ -11,7 +11,7 @@ import shlex
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.link import Resolve
@@ -39,8 +39,7 @@ from defserve.protocols.mgp.vocabulary import PERMISSIONS
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
-    from defserve.kernel.config.entries import KernelConfig
-    from defserve.server.server import Server
+    from defserve.kernel.kernel import Kernel
 
 
 MAX_REGISTERED_SERVERS: Final = 64
@@ -49,23 +48,10 @@ RETRY_MS: Final = 1_000
 REGISTERED, DEREGISTERED = "dev.defserve.server_registered", "dev.defserve.server_deregistered"
 
 
-class ListedKernel(Protocol):
-    """The part of a kernel that a directory uses."""
-
-    config: KernelConfig
-    server: Server
-    members: dict[str, Member]
-    leaving: dict[str, Member]
-    ending: BackgroundTasks
-
-    async def add(self, entry: ServerEntry, creator: Creator) -> Member: ...
-    async def remove(self, id: str, reason: str) -> None: ...
-
-
 class KernelDirectory:
     """Operators know all servers. Others know those of which they see a tool."""
 
-    def __init__(self, kernel: ListedKernel) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._ending = BackgroundTasks()
 
