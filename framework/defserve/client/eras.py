@@ -18,10 +18,11 @@ from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 from defserve.base.peer_bounds import weight_of
-from defserve.client.conversation import ClientConversation, PendingRequest, peer_error
+from defserve.client.conversation import ClientConversation, PendingRequest
 from defserve.client.replies import Json, object_of, texts_of
 from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_object
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
 from defserve.serve.address import Challenged, SignInError, Unreachable

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from defserve.core.engine import CallLater, Task
 
 
+UNEXPLAINED = "error without a message"
+
+
 class OutgoingRequest:
     """A request that was sent, and a future for its whole reply."""
 
@@ -32,7 +35,10 @@ class OutgoingRequest:
     def set_deadline(
         self, call_later: CallLater, seconds: float, problem: str, is_extended: Callable[[], object] | None = None
     ) -> None:
-        """Fail with PeerTimeout in so many seconds, unless `is_extended` then says to wait as long again."""
+        """Fail with PeerTimeout in so many seconds, unless `is_extended` then says to wait as long again.
+
+        `problem` is its text, where `{method}` and `{seconds}` are filled in.
+        """
 
         def on_timeout() -> None:
             if self.reply.done():
@@ -40,7 +46,7 @@ class OutgoingRequest:
             if is_extended is not None and is_extended():
                 self._timer = call_later(seconds, on_timeout)
             else:
-                self.reply.set_exception(PeerTimeout(problem))
+                self.reply.set_exception(PeerTimeout(problem.format(method=self.method, seconds=seconds)))
 
         self._timer = call_later(seconds, on_timeout)
 
@@ -92,14 +98,14 @@ def mark_retrieved(reply: Future[Reply]) -> None:
         reply.exception()
 
 
-def result_of(reply: Reply, unexplained: str) -> Any:
+def result_of(reply: Reply, unexplained: str = UNEXPLAINED) -> Any:
     """Raises PeerError if the reply is an error; see `peer_error`."""
     if reply.error is not None:
         raise peer_error(reply.error, unexplained)
     return reply.result
 
 
-def peer_error(error: Params, unexplained: str = "error without a message") -> PeerError:
+def peer_error(error: Params, unexplained: str = UNEXPLAINED) -> PeerError:
     """A JSON-RPC error object as an exception. One without a message says what is `unexplained`."""
     code = error.get("code")
     number = code if isinstance(code, int) else INTERNAL_ERROR

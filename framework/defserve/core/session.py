@@ -366,7 +366,7 @@ class Session(Locals):
         asking = question.message(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}), asks=id)
         self.outlet(asking)
         seconds = timeout or self.composition.limits.question
-        question.set_deadline(self.engine.call_later, seconds, f"{method}: no answer within {seconds:g} s")
+        question.set_deadline(self.engine.call_later, seconds, "{method}: no answer within {seconds:g} s")
         try:
             return result_of(await question.reply, "the peer gave no reason")
         finally:
