@@ -27,7 +27,7 @@ from defserve.client.exchange import RequestHandler
 from defserve.client.extension import ClientComposition, ClientExtension
 from defserve.client.link import Link
 from defserve.client.replies import RETURNS_KEY, Json, lone_text, number_of, object_of, value_of
-from defserve.client.server_requests import MgpRequests, ServerRequests
+from defserve.client.server_requests import ServerRequests
 from defserve.core.json_values import is_object
 from defserve.core.messages import Request
 from defserve.errors import MethodNotFound, PeerError, PeerGone
@@ -52,7 +52,7 @@ MAX_LIST_SECONDS: Final = 3_600.0
 log = logging.getLogger("defserve.client")
 
 
-class Client(ServerRequests, MgpRequests):
+class Client(ServerRequests):
     """Speaks MCP with one server, in either era: `async with Client(link) as client`.
 
     version      the protocol version to speak; None takes the newest that both sides know

@@ -48,7 +48,8 @@ class ClientConversation:
     """Reads the link from `start` to `aclose`.
 
     `on_request` answers the peer's requests. `on_notification` is called in the order of arrival, and before any reply
-    that came later is handed out. `on_gone` is called once, when the peer leaves or we close after `opened`.
+    that came later is handed out. `on_gone` is called once, when the peer leaves or we close after `mark_open`.
+    `shown` is how a message of the peer is shown in logs: it may hold secrets that its host knows.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ClientConversation:
         on_request: RequestHandler,
         on_notification: NotificationHandler,
         on_gone: Callable[[PeerGone], None],
+        shown: Callable[[bytes], bytes | str] = bytes,
     ) -> None:
         self._link = link
         self._sessions = Sessions(link) if isinstance(link, ExchangingLink) else None
@@ -65,16 +67,12 @@ class ClientConversation:
         self._on_gone = on_gone
         self._pending: OutgoingRequests[PendingRequest] = OutgoingRequests()
         self._answering = PeerRequests(self._send_message)
-        self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification)
+        self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification, shown)
         self._tasks = BackgroundTasks()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
         self._left: asyncio.Future[None] | None = None
         self._opened = False
-
-    def show_as(self, shown: Callable[[bytes], bytes | str]) -> None:
-        """How a message of the peer is shown in logs: it may hold secrets that its host knows."""
-        self._incoming.shown = shown
 
     def start(self) -> None:
         self._left = asyncio.get_running_loop().create_future()
@@ -215,20 +213,11 @@ class ClientConversation:
         pending.settle()
         self._pending.pop(pending.id, None)
 
-    async def begin(
-        self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
-    ) -> PendingRequest:
-        """Send a request without waiting for its reply. The caller keeps the deadline."""
-        pending = self._new(method, on_progress, None, id)
+    def begin(self, method: str, params: Params) -> PendingRequest:
+        """Send a request soon, without waiting for its reply. The caller keeps the deadline."""
+        pending = self._new(method, None, None)
         pending.reply.add_done_callback(mark_retrieved)
-        if self._sessions is None:
-            try:
-                await self._link.send(encode(_message(pending, params)))
-            except BaseException:
-                self._pending.pop(pending.id, None)
-                raise
-        else:
-            pending.task = asyncio.create_task(self._exchange_alone(pending, params), name=f"defserve.client {method}")
+        pending.task = asyncio.create_task(self._exchange_alone(pending, params), name=f"defserve.client {method}")
         return pending
 
     def _new(

@@ -143,7 +143,7 @@ class IncomingMessages:
     """
 
     __slots__ = (
-        "malformed", "shown", "_answering", "_logged", "_malformed_at", "_on_notification", "_on_request", "_pending",
+        "malformed", "_answering", "_logged", "_malformed_at", "_on_notification", "_on_request", "_pending", "_shown",
     )  # fmt: skip
 
     def __init__(
@@ -152,12 +152,12 @@ class IncomingMessages:
         answering: PeerRequests,
         on_request: RequestHandler,
         on_notification: NotificationHandler,
+        shown: Callable[[bytes], bytes | str],
     ) -> None:
-        self.shown: Callable[[bytes], bytes | str] = bytes
         self.malformed = self._logged = 0
         self._malformed_at = 0.0
         self._pending, self._answering = pending, answering
-        self._on_request, self._on_notification = on_request, on_notification
+        self._on_request, self._on_notification, self._shown = on_request, on_notification, shown
 
     def feed_message(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
         """Take one message. `beside`: the request on whose stream it came.
@@ -171,19 +171,19 @@ class IncomingMessages:
         try:
             self._dispatch(message, data, beside)
         except Exception:  # whatever the peer says, the next message is read
-            log.exception("a message could not be taken: %.200r", self.shown(data))
+            log.exception("a message could not be taken: %.200r", self._shown(data))
 
     def _dispatch(self, message: Message, data: bytes, beside: PendingRequest | None) -> None:
         follower = None if beside is None else beside.follower
         if isinstance(message, Reply):
             if not self._pending.set_reply(message):
-                log.debug("a reply that nobody waits for: %.200r", self.shown(data))
+                log.debug("a reply that nobody waits for: %.200r", self._shown(data))
         elif isinstance(message, Notification):
             self._handle_notification(message, follower)
         elif isinstance(message, Request) and message.id in self._answering.tasks:
             self._warn("skipped a request whose id is in use", data)
         elif isinstance(message, Request) and self._answering.is_full:
-            log.debug("skipped a request: too many are being answered already: %.200r", self.shown(data))
+            log.debug("skipped a request: too many are being answered already: %.200r", self._shown(data))
         elif isinstance(message, Request):
             answer = follower.on_request if follower else None
             work = self._answering.answer(message, answer or self._on_request)
@@ -207,7 +207,7 @@ class IncomingMessages:
         self._logged += 1
         if self._logged <= MAX_LOGGED_MESSAGES:
             more = "; more of this peer's messages are skipped silently" if self._logged == MAX_LOGGED_MESSAGES else ""
-            log.warning("%s: %.200r%s", problem, self.shown(data), more)
+            log.warning("%s: %.200r%s", problem, self._shown(data), more)
 
     def _handle_malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
         why = f"longer than {data.limit} bytes" if isinstance(data, CutMessage) else message.message

@@ -15,6 +15,7 @@ from defserve.client.answers import responses
 from defserve.client.conversation import Progress
 from defserve.client.eras import PREFIX, SessionTerms
 from defserve.client.replies import Json, object_of
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, ProtocolError
 
 if TYPE_CHECKING:
@@ -116,10 +117,7 @@ class ServerTask(StartedCall):
             return object_of(self.told.get("result"))
         if self.status == "cancelled":
             raise PeerError(f"the task of {self.tool} was cancelled")
-        error = object_of(self.told.get("error"))
-        text = error.get("message") or self.message or "the server gave no reason"
-        code = error.get("code")
-        raise PeerError(str(text), code=code if isinstance(code, int) else PeerError("").code, data=error.get("data"))
+        raise peer_error(object_of(self.told.get("error")), self.message or "the server gave no reason")
 
     async def _answer(self) -> None:
         # An answer may not show in the task yet. It must not be given twice.
