@@ -16,6 +16,7 @@ import pytest
 from defserve import Extension, Limits, Server
 from defserve.auth import api_keys
 from defserve.cli import main
+from defserve.client.extension import ClientExtension
 from defserve.client.known_clients import CLIENTS, Launch
 from defserve.protocols.mcp.asking import server_secret
 from defserve.server.command_line import add_serving, add_workers
@@ -107,6 +108,12 @@ def test_every_contribution_of_the_plug_is_in_the_table():
     first_cells = "".join(re.findall(r"^\| (`[^|]*)", table, re.MULTILINE))
     contributions = {name for name in vars(Extension) if not name.startswith("_")} - {"name"}
     assert set(re.findall(r"`(\w+)[`(]", first_cells)) == contributions
+
+
+def test_every_contribution_of_the_clients_plug_is_in_its_table():
+    table = text_of("docs/extending.md").partition("## The other side")[2].partition("## Every contribution")[0]
+    contributions = {name for name in vars(ClientExtension) if not name.startswith("_")} - {"name"}
+    assert set(re.findall(r"^\| `(\w+)[`(]", table, re.MULTILINE)) == contributions
 
 
 def test_the_client_settings_are_those_that_install_writes():

@@ -7,10 +7,36 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from defserve.client.conversation import ClientConversation
+from defserve.client.exchange import NotificationHandler, RequestHandler
 from defserve.client.link import Lost
+from defserve.client.replies import RawReply
 from defserve.errors import PeerError, PeerGone
 
 SILENCE: Any = object()
+
+
+class Forward:
+    """A `Follower` made of functions."""
+
+    def __init__(
+        self, token: Any, on_notification: NotificationHandler | None, on_request: RequestHandler | None
+    ) -> None:
+        self.token, self.on_notification, self.on_request = token, on_notification, on_request
+
+
+async def forward(
+    conversation: ClientConversation,
+    method: str,
+    params: Any,
+    *,
+    within: float = 30,
+    on_notification: NotificationHandler | None = None,
+    on_request: RequestHandler | None = None,
+) -> RawReply:
+    """Pass on one request, as a proxy does for somebody else."""
+    follower = Forward(params.get("_meta", {}).get("progressToken"), on_notification, on_request)
+    return await conversation.follow(method, params, follower, within)
 
 
 class Fail(Exception):

@@ -10,7 +10,7 @@ import pytest
 from defserve.client.conversation import ClientConversation
 from defserve.core.messages import Request
 from defserve.errors import MethodNotFound, PeerGone, PeerTimeout
-from tests.client.pretend import SILENCE, Fail, PretendServer
+from tests.client.pretend import SILENCE, Fail, PretendServer, forward
 
 pytestmark = pytest.mark.anyio
 
@@ -44,8 +44,8 @@ class Talk:
 async def test_the_reply_comes_whole_whether_it_is_a_result_or_an_error():
     error = {"code": -32602, "message": "unknown", "data": {"x": 1}}
     async with Talk({"good": {"odd": [1, {"two": None}]}, "bad": Fail(-32602, "unknown", {"x": 1})}) as talk:
-        good = await talk.conversation.forward("good", {"n": 1}, within=30)
-        bad = await talk.conversation.forward("bad", {}, within=30)
+        good = await forward(talk.conversation, "good", {"n": 1})
+        bad = await forward(talk.conversation, "bad", {})
     assert (good.error, good.result, good.raw) == (None, {"odd": [1, {"two": None}]}, b'{"odd":[1,{"two":null}]}')
     assert bad.error == error
     assert talk.server.asked("good") == [{"n": 1}]
@@ -56,7 +56,7 @@ async def test_progress_goes_to_whoever_forwarded_the_request_under_their_own_to
     async with Talk({"slow": SILENCE}) as talk:
         params = {"_meta": {"progressToken": "theirs", "other": 1}}
         task = asyncio.create_task(
-            talk.conversation.forward("slow", params, within=30, on_notification=lambda *note: notes.append(note))
+            forward(talk.conversation, "slow", params, on_notification=lambda *note: notes.append(note))
         )
         sent = await talk.server.told(lambda m: m["method"] == "slow")
         assert sent["params"]["_meta"] == {"progressToken": sent["id"], "other": 1}
@@ -73,10 +73,10 @@ async def test_two_forwarded_requests_with_one_token_do_not_mix():
     async with Talk({"a": SILENCE, "b": SILENCE}) as talk:
         tasks = [
             asyncio.create_task(
-                talk.conversation.forward(
+                forward(
+                    talk.conversation,
                     name,
                     {"_meta": {"progressToken": 1}},
-                    within=30,
                     on_notification=lambda _, params, name=name: notes[name].append(params["progress"]),
                 )
             )
@@ -93,7 +93,7 @@ async def test_two_forwarded_requests_with_one_token_do_not_mix():
 
 async def test_a_request_that_asked_for_no_progress_gets_no_token():
     async with Talk({"a": {}}) as talk:
-        await talk.conversation.forward("a", {"_meta": {"x": 1}}, within=30, on_notification=lambda *_: None)
+        await forward(talk.conversation, "a", {"_meta": {"x": 1}}, on_notification=lambda *_: None)
     assert talk.server.asked("a") == [{"_meta": {"x": 1}}]
 
 
@@ -103,7 +103,7 @@ async def test_a_handler_that_fails_loses_only_its_notification():
 
     async with Talk({"slow": SILENCE}) as talk:
         task = asyncio.create_task(
-            talk.conversation.forward("slow", {"_meta": {"progressToken": 0}}, within=30, on_notification=fail)
+            forward(talk.conversation, "slow", {"_meta": {"progressToken": 0}}, on_notification=fail)
         )
         sent = await talk.server.told(lambda m: m["method"] == "slow")
         talk.server.say({"method": PROGRESS, "params": {"progressToken": sent["id"], "progress": 1}})
@@ -114,14 +114,14 @@ async def test_a_handler_that_fails_loses_only_its_notification():
 async def test_a_forwarded_request_that_is_given_up_is_cancelled():
     async with Talk({"slow": SILENCE}) as talk:
         with pytest.raises(PeerTimeout):
-            await talk.conversation.forward("slow", {}, within=0.01)
+            await forward(talk.conversation, "slow", {}, within=0.01)
         told = await talk.server.told(lambda m: m["method"] == "notifications/cancelled")
         assert told["params"]["requestId"] == talk.server.sent[0]["id"]
 
 
 async def test_a_server_that_leaves_is_said_as_such():
     async with Talk({"slow": SILENCE}) as talk:
-        task = asyncio.create_task(talk.conversation.forward("slow", {}, within=30))
+        task = asyncio.create_task(forward(talk.conversation, "slow", {}))
         await talk.server.told(lambda m: m["method"] == "slow")
         talk.server.leave(PeerGone("it exited"))
         with pytest.raises(PeerGone, match="it exited"):

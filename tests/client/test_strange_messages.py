@@ -105,8 +105,7 @@ def test_true_and_a_fraction_name_no_request():
             await answered.wait()
             return {}
 
-        async with Client(server) as client:
-            client._methods["slow"] = slow  # pyright: ignore
+        async with Client(server, methods={"slow": slow}):
             server.say({"id": 1, "method": "slow"})
             await begun.wait()
             for odd in (True, 1.0, "1"):

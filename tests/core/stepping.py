@@ -29,12 +29,32 @@ class Gate:
     def done(self) -> bool:
         return self.opened
 
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
     def __await__(self) -> Generator[None, None, Any]:
         while not self.opened:
             yield
         if self.error is not None:
             raise self.error
         return self.value
+
+
+class Timer:
+    """Runs its action when the test says that the time has passed."""
+
+    def __init__(self, seconds: float, action: Callable[[], None]) -> None:
+        self.seconds, self._action, self._cancelled = seconds, action, False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def ring(self) -> None:
+        if not self._cancelled:
+            self._action()
 
 
 class SteppedTask:
@@ -67,8 +87,7 @@ class SteppedEngine:
     def __init__(self) -> None:
         self.tasks: list[SteppedTask] = []
         self.soons: deque[Callable[[], None]] = deque()
-        self.timeouts: list[float | None] = []
-        self.questions: list[Gate] = []
+        self.timers: list[Timer] = []
 
     def step(self) -> None:
         for task in self.tasks:
@@ -104,12 +123,14 @@ class SteppedEngine:
     def time(self) -> float:
         return 0.0
 
+    def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(seconds, action))
+        return self.timers[-1]
+
     def pending(self) -> Gate:
-        self.questions.append(Gate())
-        return self.questions[-1]
+        return Gate()
 
     async def wait(self, pending: Gate, timeout: float | None) -> Any:
-        self.timeouts.append(timeout)
         return await pending
 
     async def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, Any]) -> Any:

@@ -468,8 +468,9 @@ def test_the_text_of_an_id_does_not_answer_the_number(asking: Talk):
 @pytest.mark.req("MCP-4.4t")
 def test_a_question_that_times_out_is_taken_back(world: World, asking: Talk):
     id = question_id(asking)
-    assert asking.engine.timeouts == [Limits().question]
-    asking.engine.questions[0].set_exception(TimeoutError())
+    (timer,) = asking.engine.timers
+    assert timer.seconds == Limits().question
+    timer.ring()
     taken_back, answer = asking.step()
     assert (taken_back["method"], taken_back["params"]["requestId"]) == ("notifications/cancelled", id)
     assert answer["id"] == "c" and answer["result"]["isError"] and world.unwound == ["PeerTimeout"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from defserve.client.apps import RenderedApp
     from defserve.client.audit import AuditServer
     from defserve.client.client import Client
+    from defserve.client.extension import ClientExtension
     from defserve.client.link import Link, Lost
     from defserve.client.links.http import HttpLink
     from defserve.client.links.stdio import ProcessLink
@@ -60,6 +61,7 @@ else:
             "defserve.client.answers": "Accept Answers Cancel Decision Decline",
             "defserve.client.apps": "RenderedApp",
             "defserve.client.client": "Client",
+            "defserve.client.extension": "ClientExtension",
             "defserve.client.link": "Link Lost",
             "defserve.client.links.http": "HttpLink",
             "defserve.client.links.stdio": "ProcessLink",
@@ -99,6 +101,7 @@ __all__ = [
     "ChannelMessage",
     "Client",
     "ClientCredentials",
+    "ClientExtension",
     "CrossAppAccess",
     "Decision",
     "Declared",

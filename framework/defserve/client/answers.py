@@ -1,19 +1,18 @@
 """Who answers when the server asks: a person, a model, the list of roots. The same in both eras.
 
-Also what MGP and MCPL need of the client they belong to (`Caller`), and the yes-or-no questions that the host itself
-asks the person.
+Also the yes-or-no questions that the host itself asks the person.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from defserve.client.conversation import Progress, RequestObserver
+from defserve.client.exchange import RequestHandler
+from defserve.client.extension import ClientExtension
 from defserve.client.replies import Json, object_of
 from defserve.errors import MethodNotFound, PeerError, UsageError
 
@@ -45,7 +44,7 @@ Root: TypeAlias = str | dict[str, Any]
 Roots: TypeAlias = Sequence[Root] | Callable[[], Sequence[Root] | Awaitable[Sequence[Root]]]
 
 
-class Answers:
+class Answers(ClientExtension):
     """The client's answers. Only those that are given are offered to the server. Every callable may be sync or async.
 
     ask      (message, schema) -> dict, model, Accept, Decline or Cancel; fields left out take the schema's defaults;
@@ -55,7 +54,8 @@ class Answers:
     roots    URIs or root objects, or a function that returns them
     """
 
-    __slots__ = ("ask", "ask_url", "sample", "roots")
+    name = "answers"
+    can_reopen = True
 
     def __init__(
         self,
@@ -67,8 +67,7 @@ class Answers:
     ) -> None:
         self.ask, self.ask_url, self.sample, self.roots = ask, ask_url, sample, roots
 
-    def capabilities(self) -> dict[str, Any]:
-        """The client capabilities that offer these answers."""
+    def offer(self, era: str) -> dict[str, Any]:
         offer: dict[str, Any] = {}
         modes = {"form": self.ask, "url": self.ask_url}
         if self.ask or self.ask_url:
@@ -78,6 +77,9 @@ class Answers:
         if self.roots is not None:
             offer["roots"] = {}
         return offer
+
+    def requests(self) -> dict[str, RequestHandler]:
+        return dict.fromkeys(ANSWERERS, lambda request: self.answer(request.method, request.params))
 
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result of one request of the server. Raises MethodNotFound for a request that was not offered."""
@@ -227,42 +229,8 @@ async def agrees(answers: Answers, message: str, name: str) -> bool | None:
     return None if answer is Cancel else field_value(answer, name) is True
 
 
-# -- What the features of MGP and MCPL need of the client they belong to.
+# -- How the features of MGP and MCPL send something to the server.
 
 
-SendParams: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Json]]
-"""Sends one request whose method is already chosen, and gives back its result."""
 SendRequest: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Json]]
 SendNotification: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
-
-
-class Caller(Protocol):
-    """The verbs of `Client` that the features use; see there what each does and raises."""
-
-    answers: Answers
-    timeout: float | None
-
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        on_progress: Progress | None = None,
-        observer: RequestObserver | None = None,
-    ) -> Json: ...
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None: ...
-
-    def notify_soon(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Task[None]: ...
-
-    async def call_raw(
-        self, tool: str, arguments: Mapping[str, Any] | None = None, *, fields: Mapping[str, Any] | None = None
-    ) -> Json: ...
-
-    async def value(self, tool: str, result: Json) -> Any: ...
-
-    async def find_tool(self, tool: str, *, again: bool = False) -> Json: ...
-
-    async def resources(self) -> list[Json]: ...
-
-    async def read_text(self, uri: str) -> str: ...

@@ -10,15 +10,17 @@ import logging
 from asyncio import CancelledError
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
 from defserve.base.peer_bounds import MAX_UNREAD_BYTES, weight_of
 from defserve.base.redaction import redact
-from defserve.client.answers import Caller
 from defserve.errors import DefserveError, PeerError, PeerTimeout, Refused, Rejected
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink
+
+if TYPE_CHECKING:
+    from defserve.client.client import Client
 
 log = logging.getLogger("defserve.client")
 
@@ -139,7 +141,7 @@ class AuditServer:
     Make it on the client's event loop. Events may come from any thread; they are sent in order, one at a time.
     """
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: Client) -> None:
         self._client, self._loop = client, asyncio.get_running_loop()
         self._waiting: asyncio.Queue[tuple[Mapping[str, Any], int]] = asyncio.Queue()
         self._bytes = 0

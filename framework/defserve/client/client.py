@@ -13,6 +13,7 @@ from anyio import CancelScope
 from defserve.client.answers import Answers, in_rounds, maybe_await
 from defserve.client.conversation import ClientConversation, Progress, RequestObserver
 from defserve.client.eras import (
+    ERAS,
     ClientOffer,
     News,
     NewsFilter,
@@ -20,15 +21,16 @@ from defserve.client.eras import (
     SessionNews,
     SessionTerms,
     SubscribedNews,
-    merge_objects,
     open_conversation,
 )
+from defserve.client.exchange import RequestHandler
+from defserve.client.extension import ClientComposition, ClientExtension
 from defserve.client.link import Link
 from defserve.client.replies import RETURNS_KEY, Json, lone_text, number_of, object_of, value_of
-from defserve.client.server_requests import MgpRequests, ServerRequests
+from defserve.client.server_requests import ServerRequests
 from defserve.core.json_values import is_object
 from defserve.core.messages import Request
-from defserve.errors import PeerError, PeerGone
+from defserve.errors import MethodNotFound, PeerError, PeerGone
 from defserve.version import VERSION
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ MAX_LIST_SECONDS: Final = 3_600.0
 log = logging.getLogger("defserve.client")
 
 
-class Client(ServerRequests, MgpRequests):
+class Client(ServerRequests):
     """Speaks MCP with one server, in either era: `async with Client(link) as client`.
 
     version      the protocol version to speak; None takes the newest that both sides know
@@ -60,6 +62,7 @@ class Client(ServerRequests, MgpRequests):
     mgp          how the host guards its calls; without it MGP is not offered, and nothing is guarded
     mcpl         how the host works with servers that act on their own; without it MCPL is not offered
     apps         whether this client can show views (MCP apps); without it, servers hide them
+    extensions   further protocols, or parts of one; each belongs to this client alone
     timeout      seconds that each request may take, unless the call gives its own; None waits for ever
     on_log       called with the params of each log notification; asks the server for `log_level`, or else "info"
     on_progress  called with progress, total and message of each tool call that has no handler of its own
@@ -69,8 +72,8 @@ class Client(ServerRequests, MgpRequests):
     PeerGone if it leaves. Cancelling a method cancels its request.
 
     If a server at an http address no longer knows the session, another one is opened, the log level and the
-    subscriptions are said again, and a request that was refused for that reason is repeated. With `mgp` or `mcpl` the
-    client ends instead.
+    subscriptions are said again, and a request that was refused for that reason is repeated. With `mgp`, `mcpl`, or
+    an extension that cannot do so, the client ends instead.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Client(ServerRequests, MgpRequests):
         mgp: Mgp | None = None,
         mcpl: Mcpl | None = None,
         apps: bool = False,
+        extensions: Sequence[ClientExtension] = (),
         timeout: float | None = TIMEOUT_SECONDS,
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
@@ -93,33 +97,39 @@ class Client(ServerRequests, MgpRequests):
     ) -> None:
         self.answers = answers or Answers()
         self.timeout = timeout
-        offered = merge_objects(self.answers.capabilities(), capabilities or {})
-        if apps:
-            from defserve.protocols.mcp.app_policy import OFFER
-
-            offered = merge_objects(offered, OFFER)
-        by_era = merge_objects(mgp.capabilities(self.answers) if mgp else {}, mcpl.capabilities() if mcpl else {})
-        self._offer = ClientOffer(dict(info), offered, by_era)
         self._wanted_version = version
-        self._methods = dict(methods or {})
         self._log_level = log_level or ("info" if on_log else None)
         self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
         self._conversation = ClientConversation(
-            link, on_request=self._answer_request, on_notification=self._heard, on_gone=self._on_peer_gone
+            link, on_request=self._answer_request, on_notification=self._hear, on_gone=self._on_peer_gone
         )
+        plugged: list[ClientExtension] = []
         self.mgp: MgpPeer | None = None
         """What was negotiated with the server, and what it was granted."""
         if mgp is not None:
             from defserve.client.mgp.peer import MgpPeer
 
             self.mgp = MgpPeer(mgp, self._conversation, self, str(info.get("name")))
+            plugged.append(self.mgp)
         self.mcpl: McplPeer | None = None
         """The server's feature sets, events, hooks and channels."""
         if mcpl is not None:
             from defserve.client.mcpl.peer import McplPeer
 
             self.mcpl = McplPeer(mcpl, self._conversation, self)
+            plugged.append(self.mcpl)
+        if apps:
+            from defserve.client.apps import AppViews
+
+            plugged.append(AppViews())
+        self._composition = ClientComposition((*plugged, *extensions, self.answers))
+        self._requests = self._composition.requests | {
+            method: _answer_with(answer) for method, answer in (methods or {}).items()
+        }
+        by_era = {era: self._composition.offer(era) for era in ERAS}
+        self._offer = ClientOffer(dict(info), dict(capabilities or {}), by_era)
         self._agreement: SessionTerms | None = None
+        self._is_closing = False
         self._listeners: set[NewsStream[Any]] = set()
         self._watched: dict[str, NewsStream[News]] = {}
         self._listed: dict[str, Json] | None = None
@@ -129,12 +139,11 @@ class Client(ServerRequests, MgpRequests):
         self._conversation.start()
         try:
             self._agreement = await open_conversation(
-                self._conversation, self._offer, self._wanted_version, self.timeout, self._prepare
+                self._conversation, self._offer, self._wanted_version, self.timeout, self._on_agreed
             )
-            if self.mcpl is not None:
-                await self.mcpl.send_initial_policy()
-            if not (self.stateless or self.mgp or self.mcpl):
-                # What MGP and MCPL agreed on is more than this could say again.
+            for extension in self._composition.extensions:
+                await extension.on_opened()
+            if not self.stateless and all(extension.can_reopen for extension in self._composition.extensions):
                 self._conversation.keep_open(self._open_again)
             if self._log_level and "logging" in self.capabilities:
                 await self._say_log_level(self._log_level)
@@ -144,16 +153,12 @@ class Client(ServerRequests, MgpRequests):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for events in tuple(self._listeners):
-            events.end()
-        if self.mcpl is not None:
-            self.mcpl.end_inboxes()
+        self._is_closing = True
         await self._close()
 
-    async def _prepare(self, agreement: SessionTerms) -> None:
-        for peer in (self.mgp, self.mcpl):
-            if peer is not None:
-                await peer.prepare(agreement)
+    async def _on_agreed(self, terms: SessionTerms) -> None:
+        for extension in self._composition.extensions:
+            await extension.on_agreed(terms)
 
     async def _open_again(self) -> None:
         version = self._wanted_version or "handshake"
@@ -207,8 +212,8 @@ class Client(ServerRequests, MgpRequests):
 
     async def value(self, tool: str, result: Json) -> Any:
         """The value that `call` returns for a result of `tool`."""
-        if self.mgp is not None:
-            self.mgp.check(result)
+        for check in self._composition.result_checks:
+            check(result)
         needs_type = not result.get("isError") and lone_text(result) is not None
         return value_of(result, (await self._returns_of(tool)) if needs_type else None)
 
@@ -385,15 +390,8 @@ class Client(ServerRequests, MgpRequests):
         def follow_up(params: Mapping[str, Any]) -> Awaitable[Json]:
             return in_rounds(ask, params, self.answers)
 
-        send = follow_up if follow else ask
-        mgp = self.mgp
-
-        async def send_guarded(params: Mapping[str, Any]) -> Json:
-            return await (send(params) if mgp is None else mgp.around(method, params, send, observer))
-
-        if self.mcpl is not None and method == "tools/call":
-            return await self.mcpl.around(params or {}, send_guarded)
-        return await send_guarded(params or {})
+        send = self._composition.wrap_request(method, follow_up if follow else ask, observer)
+        return await send(params or {})
 
     def lifecycle(self) -> LifecycleChanges:
         """Changes of the server's state: `async with client.lifecycle() as changes: async for change in changes`.
@@ -435,22 +433,17 @@ class Client(ServerRequests, MgpRequests):
         return object_of(found.get("_meta")).get(RETURNS_KEY)
 
     async def _answer_request(self, request: Request) -> Any:
-        method, params = request.method, request.params
-        if (handler := self._methods.get(method)) is not None:
-            return await maybe_await(handler(params))
-        if self.mcpl is not None and self.mcpl.answers(method):
-            return await self.mcpl.answer(method, params, request.id)
-        return await self.answers.answer(method, params)
+        if (answer := self._requests.get(request.method)) is None:
+            raise MethodNotFound(f"this client does not answer {request.method}")
+        return await answer(request)
 
-    def _heard(self, method: str, params: Json) -> None:
+    def _hear(self, method: str, params: Json) -> None:
         if method == "notifications/message" and self._on_log:
             self._on_log(params)
         elif method == "notifications/tools/list_changed":
             self._listed = None
-        if self.mgp is not None:
-            self.mgp.heard(method, params)
-        if self.mcpl is not None:
-            self.mcpl.heard(method, params)
+        for hear in self._composition.notifications.get(method, ()):
+            hear(method, params)
         news = News(method, params)
         for events in tuple(self._listeners):
             events.hear(news)
@@ -458,12 +451,18 @@ class Client(ServerRequests, MgpRequests):
             self._on_notification(method, params)
 
     def _on_peer_gone(self, gone: PeerGone) -> None:
-        if self.mgp is not None:
-            self.mgp.record_disconnect(gone.message)
-        if self.mcpl is not None:
-            self.mcpl.end_inboxes(gone)
+        reason = None if self._is_closing else gone
+        for extension in self._composition.extensions:
+            try:
+                extension.on_closed(reason)
+            except Exception:  # the others are told all the same
+                log.exception("%s failed at the end of the conversation", extension.name)
         for events in tuple(self._listeners):
-            events.end(gone)
+            events.end(reason)
+
+
+def _answer_with(answer: Callable[[Json], Any]) -> RequestHandler:
+    return lambda request: maybe_await(answer(request.params))
 
 
 def _lifetime(page: Json) -> float:

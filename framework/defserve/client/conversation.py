@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.exchange import (
-    Answer,
     Follower,
-    Forward,
-    Heard,
     IncomingMessages,
+    NotificationHandler,
     PeerRequests,
     PendingRequest,
     Progress,
+    RequestHandler,
     RequestObserver,
-    retrieve,
 )
 from defserve.client.link import (
     ExchangingLink,
@@ -33,13 +31,15 @@ from defserve.client.link import (
     TargetedLink,
     Turns,
 )
-from defserve.client.replies import RawReply, object_of, read_raw_reply
-from defserve.core.messages import INTERNAL_ERROR, Encoded, Id, Message, Reply, Request, encode, is_id
+from defserve.client.replies import RawReply, read_raw_reply
+from defserve.core.messages import Encoded, Id, Message, Reply, Request, encode, is_id
+from defserve.core.outgoing_requests import OutgoingRequests, mark_retrieved, result_of
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 
 Params: TypeAlias = Mapping[str, Any]
 
 FLUSH_SECONDS = 1.0
+NO_ANSWER: Final = "no answer to {method} within {seconds:g} s"
 
 log = logging.getLogger("defserve.client")
 
@@ -48,34 +48,31 @@ class ClientConversation:
     """Reads the link from `start` to `aclose`.
 
     `on_request` answers the peer's requests. `on_notification` is called in the order of arrival, and before any reply
-    that came later is handed out. `on_gone` is called once, when the peer leaves or we close after `opened`.
+    that came later is handed out. `on_gone` is called once, when the peer leaves or we close after `mark_open`.
+    `shown` is how a message of the peer is shown in logs: it may hold secrets that its host knows.
     """
 
     def __init__(
         self,
         link: Link,
         *,
-        on_request: Answer,
-        on_notification: Heard,
+        on_request: RequestHandler,
+        on_notification: NotificationHandler,
         on_gone: Callable[[PeerGone], None],
+        shown: Callable[[bytes], bytes | str] = bytes,
     ) -> None:
         self._link = link
         self._sessions = Sessions(link) if isinstance(link, ExchangingLink) else None
         self._pushing = link if isinstance(link, PushingLink) else None
         self._on_gone = on_gone
-        self._pending: dict[Id, PendingRequest] = {}
-        self._last_id = 0
+        self._pending: OutgoingRequests[PendingRequest] = OutgoingRequests()
         self._answering = PeerRequests(self._send_message)
-        self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification)
+        self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification, shown)
         self._tasks = BackgroundTasks()
         self._reader: asyncio.Task[None] | None = None
         self._gone: PeerGone | None = None
         self._left: asyncio.Future[None] | None = None
         self._opened = False
-
-    def show_as(self, shown: Callable[[bytes], bytes | str]) -> None:
-        """How a message of the peer is shown in logs: it may hold secrets that its host knows."""
-        self._incoming.shown = shown
 
     def start(self) -> None:
         self._left = asyncio.get_running_loop().create_future()
@@ -92,15 +89,13 @@ class ClientConversation:
 
     async def reopen(self) -> bool:
         """Connect to the server anew, if it has left and the link can do that. Nothing was agreed on before."""
-        if not isinstance(self._link, ReopenableLink) or self._left is None:
+        if not self.can_restart or self._left is None:
             return False
         # A failed write may be the first sign that the server left. That is noticed a moment later.
         await asyncio.wait((self._left,), timeout=FLUSH_SECONDS)
         if self._gone is None:
             return False
-        await self._link.reopen()
-        self._gone = None
-        self.start()
+        await self.restart()
         return True
 
     @property
@@ -142,7 +137,7 @@ class ClientConversation:
         session is repeated. Only links with sessions (Streamable HTTP) can lose one.
         """
         if self._sessions is not None:
-            self._sessions.keep_open(opens, self.request)
+            self._sessions.keep_open(opens, lambda method, params: self.request(method, params, within=SETTING_SECONDS))
 
     async def request(
         self,
@@ -161,38 +156,17 @@ class ClientConversation:
         the request is not `cancellable`.
         """
         pending = self._new(method, on_progress, None, observer.begins() if observer else None)
-        reply = await self._exchange(pending, params, within, cancellable, observer)
-        if reply.error is not None:
-            raise peer_error(reply.error)
-        return reply.result
+        return result_of(await self._exchange(pending, params, within, cancellable, observer))
 
-    async def forward(
-        self,
-        method: str,
-        params: Params,
-        *,
-        within: float | None,
-        on_notification: Heard | None = None,
-        on_request: Answer | None = None,
-    ) -> RawReply:
+    async def follow(self, method: str, params: Params, follower: Follower, within: float | None = None) -> RawReply:
         """Pass on a request for somebody else, and give back the whole reply, also one that is an error.
 
         Nothing of it is changed but the progress token: a token of the caller's is replaced by ours on the way out, and
         put back on the way in. `RawReply.raw` has the bytes of the result.
 
-        `on_notification` is called with the notifications that belong to this request, which then do not go to the
-        conversation's own handler: progress, and on a link where every request has its own stream (Streamable HTTP)
-        all that comes on it. `on_request` answers what the server asks on that stream. On other links a question
-        does not say which request it belongs to, so the conversation's own handler answers it.
-
         Raises PeerTimeout and PeerGone, and PeerError if the link refuses the message. A deadline or a cancelled task
         cancels the request, as in `request`.
         """
-        token = object_of(params.get("_meta")).get("progressToken")
-        return await self.follow(method, params, Forward(on_notification, on_request, token), within)
-
-    async def follow(self, method: str, params: Params, follower: Follower, within: float | None = None) -> RawReply:
-        """The same for somebody who follows several requests."""
         reply = await self._exchange(self._new(method, None, follower), params, within)
         return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
@@ -202,7 +176,7 @@ class ClientConversation:
         return self._pushing is not None
 
     def post(self, method: str, params: Params | Encoded, follower: Follower) -> PendingRequest | None:
-        """Like `forward`, without a frame of its own: a proxy does it for every call. None if the link cannot do that.
+        """Like `follow`, without a frame of its own: a proxy does it for every call. None if the link cannot do that.
 
         First await `unsent`, then `reply`; if that raises, call `give_up` with the reason. Params that are encoded
         already are sent as they are: their follower has no progress token.
@@ -212,7 +186,7 @@ class ClientConversation:
             return None
         if self._gone:
             raise self._departure()
-        self._last_id = id = self._last_id + 1
+        id = self._pending.next_id()
         pending = self._pending[id] = PendingRequest(id, method, None, follower)
         try:
             if isinstance(params, Encoded):
@@ -230,7 +204,7 @@ class ClientConversation:
     def follower(self, id: Any) -> Follower | None:
         """Who follows the request with this number, or progress token."""
         pending = self._pending.get(id) if is_id(id) else None
-        return pending.forward if pending is not None else None
+        return pending.follower if pending is not None else None
 
     def give_up(self, pending: PendingRequest, reason: BaseException) -> None:
         """Nobody waits for the reply of what was posted. The peer is told, unless it is the peer who failed."""
@@ -239,31 +213,21 @@ class ClientConversation:
         pending.settle()
         self._pending.pop(pending.id, None)
 
-    async def begin(
-        self, method: str, params: Params, on_progress: Progress | None = None, id: Id | None = None
-    ) -> PendingRequest:
-        """Send a request without waiting for its reply. The caller keeps the deadline."""
-        pending = self._new(method, on_progress, None, id)
-        pending.reply.add_done_callback(retrieve)
-        if self._sessions is None:
-            try:
-                await self._link.send(encode(_message(pending, params)))
-            except BaseException:
-                self._pending.pop(pending.id, None)
-                raise
-        else:
-            pending.task = asyncio.create_task(self._exchange_alone(pending, params), name=f"defserve.client {method}")
+    def begin(self, method: str, params: Params) -> PendingRequest:
+        """Send a request soon, without waiting for its reply. The caller keeps the deadline."""
+        pending = self._new(method, None, None)
+        pending.reply.add_done_callback(mark_retrieved)
+        pending.task = asyncio.create_task(self._exchange_alone(pending, params), name=f"defserve.client {method}")
         return pending
 
     def _new(
-        self, method: str, on_progress: Progress | None, forward: Follower | None, id: Id | None = None
+        self, method: str, on_progress: Progress | None, follower: Follower | None, id: Id | None = None
     ) -> PendingRequest:
         if self._gone:
             raise self._departure()
         if id is None:
-            self._last_id += 1
-            id = self._last_id
-        pending = self._pending[id] = PendingRequest(id, method, on_progress, forward)
+            id = self._pending.next_id()
+        pending = self._pending[id] = PendingRequest(id, method, on_progress, follower)
         return pending
 
     async def _exchange(
@@ -277,8 +241,11 @@ class ClientConversation:
         """Send a request and wait for its reply. A request that is given up is cancelled."""
         if within is not None:
             # While we work on a question of the peer, or sign in, it waits for us.
-            pending.expire(
-                within, lambda: self._answering.is_working or self._is_signing_in() or (observer and observer.waits())
+            pending.set_deadline(
+                asyncio.get_running_loop().call_later,
+                within,
+                NO_ANSWER,
+                lambda: self._answering.is_working or self._is_signing_in() or (observer and observer.waits()),
             )
         message = _message(pending, params)
         try:
@@ -379,7 +346,7 @@ class ClientConversation:
                 began = monotonic()
                 if not isinstance(data, Lost):
                     self._feed_bytes(data)
-                elif awaited := self._incoming.pop_reply_future(data.id):
+                elif awaited := self._pending.pop_future(data.id):
                     awaited.set_exception(data.error)
                 await turns.spend(began)
         except PeerGone as gone:
@@ -412,11 +379,7 @@ class ClientConversation:
                 self._on_gone(self._departure())
         if self._left is not None and not self._left.done():
             self._left.set_result(None)
-        pending = list(self._pending.values())
-        self._pending.clear()
-        for waiting in pending:
-            if not waiting.reply.done():
-                waiting.reply.set_exception(self._departure())
+        self._pending.fail_all(self._gone.message)
 
     def _departure(self) -> PeerGone:
         # A new exception each time: one that is raised twice keeps the first traceback.
@@ -428,8 +391,8 @@ def _ignore(said: object) -> None:
 
 
 def _message(pending: PendingRequest, params: Params) -> dict[str, Any]:
-    forward = pending.forward
-    asked = forward is not None and forward.token is not None and "progressToken" in params.get("_meta", {})
+    follower = pending.follower
+    asked = follower is not None and follower.token is not None and "progressToken" in params.get("_meta", {})
     if pending.on_progress or asked:
         params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": pending.id, "method": pending.method}
@@ -438,21 +401,12 @@ def _message(pending: PendingRequest, params: Params) -> dict[str, Any]:
     return message
 
 
-def peer_error(error: dict[str, Any]) -> PeerError:
-    """A JSON-RPC error object as an exception."""
-    code = error.get("code")
-    return PeerError(
-        str(error.get("message", "error without a message")),
-        code=code if isinstance(code, int) else INTERNAL_ERROR,
-        data=error.get("data"),
-    )
-
-
 # -- The session of a link that has one. A session that the server has lost is opened again, once that is asked for.
 
 
 OpenAgain: TypeAlias = Callable[[], Awaitable[object]]
 """Opens the conversation again, in the same words."""
+SendSetting: TypeAlias = Callable[[str, Params], Awaitable[object]]
 
 MAX_SETTINGS: Final = 10_000
 SETTING_SECONDS = 30.0
@@ -463,44 +417,21 @@ SETTINGS: Final = frozenset((LEVEL, SUBSCRIBE, UNSUBSCRIBE))
 NOT_REPEATED: Final = frozenset(("notifications/cancelled", "notifications/progress"))
 
 
-class Ask(Protocol):
-    """`ClientConversation.request`."""
-
-    async def __call__(self, method: str, params: Mapping[str, Any], *, within: float | None) -> Any: ...
-
-
-class Settings:
-    """What the server has accepted and keeps until the session ends: the log level, and the subscriptions."""
-
-    def __init__(self) -> None:
-        self._accepted: dict[tuple[str, str], Mapping[str, Any]] = {}
-
-    def store_setting(self, method: str, params: Mapping[str, Any]) -> None:
-        if method == LEVEL:
-            self._accepted[LEVEL, ""] = params
-        elif method == UNSUBSCRIBE:
-            self._accepted.pop((SUBSCRIBE, str(params.get("uri"))), None)
-        elif len(self._accepted) < MAX_SETTINGS:
-            self._accepted[SUBSCRIBE, str(params.get("uri"))] = params
-
-    def __iter__(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        return iter([(method, params) for (method, _), params in self._accepted.items()])
-
-
 class Sessions:
     """Sends messages over one link. Until `keep_open`, the end of the session is the end of the conversation."""
 
     def __init__(self, link: ExchangingLink) -> None:
         self._link = link
         self._opens: OpenAgain | None = None
-        self._request: Ask | None = None
-        self._settings = Settings()
+        self._send_setting: SendSetting | None = None
+        self._settings: dict[tuple[str, str], Params] = {}
+        """What the server has accepted and keeps until the session ends: the log level, and the subscriptions."""
         self._lost = False
         self._opening: asyncio.Task[None] | None = None
 
-    def keep_open(self, opens: OpenAgain, request: Ask) -> None:
-        """From now on open a lost session again: with `opens`, and then with the settings, said by `request`."""
-        self._opens, self._request = opens, request
+    def keep_open(self, opens: OpenAgain, send_setting: SendSetting) -> None:
+        """From now on open a lost session again: with `opens`, and then with the settings."""
+        self._opens, self._send_setting = opens, send_setting
         self._link.on_session_lost = self._on_lost
 
     async def aclose(self) -> None:
@@ -521,8 +452,16 @@ class Sessions:
             await self._recover(session)
             reply = await self._link.ask(request, message, hear)
         if request.method in SETTINGS and reply.error is None:
-            self._settings.store_setting(request.method, request.params)
+            self._store_setting(request.method, request.params)
         return reply
+
+    def _store_setting(self, method: str, params: Params) -> None:
+        if method == LEVEL:
+            self._settings[LEVEL, ""] = params
+        elif method == UNSUBSCRIBE:
+            self._settings.pop((SUBSCRIBE, str(params.get("uri"))), None)
+        elif len(self._settings) < MAX_SETTINGS:
+            self._settings[SUBSCRIBE, str(params.get("uri"))] = params
 
     async def send_message(self, method: str | None, message: bytes) -> None:
         """Send a notification; without a `method`, an answer."""
@@ -569,14 +508,14 @@ class Sessions:
         return opening
 
     async def _open(self) -> None:
-        assert self._opens is not None and self._request is not None
+        assert self._opens is not None and self._send_setting is not None
         log.info("the server ended the session; opening another")
         try:
             self._link.forget_session()
             await self._opens()
-            for method, params in self._settings:
+            for (method, _), params in list(self._settings.items()):
                 try:
-                    await self._request(method, params, within=SETTING_SECONDS)
+                    await self._send_setting(method, params)
                 except PeerError as error:
                     log.warning("%s could not be said again: %s", method, error)
             self._lost = False

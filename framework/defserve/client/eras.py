@@ -13,15 +13,16 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast
 
 from defserve.base.peer_bounds import weight_of
-from defserve.client.conversation import ClientConversation, PendingRequest, peer_error
+from defserve.client.conversation import ClientConversation, PendingRequest
 from defserve.client.replies import Json, object_of, texts_of
 from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_object
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
 from defserve.serve.address import Challenged, SignInError, Unreachable
@@ -74,15 +75,12 @@ class SessionTerms:
         return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
 
 
-Prepare: TypeAlias = Callable[[SessionTerms], Awaitable[None]]
-
-
 async def open_conversation(
     conversation: ClientConversation,
     offer: ClientOffer,
     version: str | None,
     within: float | None,
-    prepare: Prepare | None = None,
+    prepare: Callable[[SessionTerms], Awaitable[None]] | None = None,
 ) -> SessionTerms:
     """Agree on a version: the given one, the newest of the given era, or if it is None the newest that both speak.
 
@@ -170,8 +168,13 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
 
 def _invites_handshake(error: PeerError) -> bool:
     """Whether an unsupported-version error names a handshake version among those the server does support."""
+    return bool(_list_supported(error, HANDSHAKE_VERSIONS))
+
+
+def _list_supported(error: PeerError, versions: Sequence[str]) -> list[str]:
+    """Those of our versions that an unsupported-version error names, the oldest first."""
     supported = texts_of(object_of(error.data).get("supported"))
-    return any(version in supported for version in HANDSHAKE_VERSIONS)
+    return [version for version in versions if version in supported]
 
 
 async def _discover(
@@ -181,16 +184,9 @@ async def _discover(
         return await _discover_once(conversation, offer, version, within)
     except PeerError as error:
         # A refusal that names a version we speak invites to ask again with it.
-        if error.code != UNSUPPORTED_VERSION or (named := _find_supported_version(error)) is None:
+        if error.code != UNSUPPORTED_VERSION or not (named := _list_supported(error, STATELESS_VERSIONS)):
             raise
-    return await _discover_once(conversation, offer, named, within)
-
-
-def _find_supported_version(error: PeerError) -> str | None:
-    """The newest stateless version of ours that an unsupported-version error names."""
-    supported = texts_of(object_of(error.data).get("supported"))
-    named = [version for version in STATELESS_VERSIONS if version in supported]
-    return named[-1] if named else None
+    return await _discover_once(conversation, offer, named[-1], within)
 
 
 async def _discover_once(
@@ -412,7 +408,7 @@ class SubscribedNews(NewsStream[News]):
     async def _begin(self) -> None:
         meta = self._agreement.offering("tasks") if self.wanted.tasks else {}
         params = self._agreement.with_envelope({"notifications": self.wanted.wire(), "_meta": meta}, None)
-        pending = self._pending = await self._conversation.begin("subscriptions/listen", params)
+        pending = self._pending = self._conversation.begin("subscriptions/listen", params)
         pending.reply.add_done_callback(self._on_subscription_ended)
         await asyncio.wait(
             (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED

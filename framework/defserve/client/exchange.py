@@ -25,14 +25,15 @@ from defserve.core.messages import (
     encode,
     is_id,
 )
-from defserve.errors import PeerError, PeerGone, PeerTimeout, ProtocolError
+from defserve.core.outgoing_requests import OutgoingRequest, OutgoingRequests
+from defserve.errors import PeerError, PeerGone, ProtocolError
 from defserve.serve.threads import Arrival
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], object]
 """Called with progress, total and message."""
-Heard: TypeAlias = Callable[[str, dict[str, Any]], object]
+NotificationHandler: TypeAlias = Callable[[str, dict[str, Any]], object]
 """Called with the method and params of a notification."""
-Answer: TypeAlias = Callable[[Request], Awaitable[Any]]
+RequestHandler: TypeAlias = Callable[[Request], Awaitable[Any]]
 """Gives the result of a request of the peer; a ProtocolError becomes its error."""
 
 T = TypeVar("T")
@@ -58,59 +59,40 @@ class RequestObserver(Protocol):
 class Follower(Protocol):
     """Hears what belongs to one request that is passed on for somebody else, who has a progress `token` of their own.
 
-    See `ClientConversation.forward`. None: the conversation's own handler.
+    `on_notification` is called with the notifications that belong to this request, which then do not go to the
+    conversation's own handler: progress, and on a link where every request has its own stream (Streamable HTTP) all
+    that comes on it. `on_request` answers what the server asks on that stream. On other links a question does not say
+    which request it belongs to, so the conversation's own handler answers it. None: the conversation's own handler.
     """
 
     @property
     def token(self) -> Any: ...
 
     @property
-    def on_notification(self) -> Heard | None: ...
+    def on_notification(self) -> NotificationHandler | None: ...
 
     @property
-    def on_request(self) -> Answer | None: ...
+    def on_request(self) -> RequestHandler | None: ...
 
 
-class Forward:
-    """A `Follower` made of functions."""
-
-    __slots__ = ("on_notification", "on_request", "token")
-
-    def __init__(self, on_notification: Heard | None, on_request: Answer | None, token: Any) -> None:
-        self.on_notification, self.on_request, self.token = on_notification, on_request, token
-
-
-class PendingRequest:
-    """A request that was sent: its id, and a future for the whole reply.
+class PendingRequest(OutgoingRequest):
+    """A request of a client, and who hears what comes before its reply.
 
     task     exchanges it, on a link where every request has an exchange of its own and nobody waits for this one
     unsent   what to await before the reply: the link has not written all of it yet
     """
 
-    __slots__ = ("id", "method", "reply", "on_progress", "forward", "task", "unsent", "_timer")
+    __slots__ = ("on_progress", "follower", "task", "unsent")
 
     def __init__(
-        self, id: Id, method: str, on_progress: Progress | None = None, forward: Follower | None = None
+        self, id: Id, method: str, on_progress: Progress | None = None, follower: Follower | None = None
     ) -> None:
-        self.unsent: Awaitable[None] | None = None
-        self.id, self.method, self.on_progress, self.forward = id, method, on_progress, forward
-        self.task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        # Not by `super`: a proxy makes one for every call.
+        self.id, self.method, self.on_progress, self.follower = id, method, on_progress, follower
         self.reply: asyncio.Future[Reply] = Arrival(loop=asyncio.get_running_loop())
-
-    def expire(self, within: float, waits: Callable[[], object]) -> None:
-        """Fail with PeerTimeout in `within` seconds, unless `waits` then says to wait as long again."""
-
-        def on_timeout() -> None:
-            if self.reply.done():
-                return
-            if waits():
-                self._timer = loop.call_later(within, on_timeout)
-            else:
-                self.reply.set_exception(PeerTimeout(f"no answer to {self.method} within {within:g} s"))
-
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(within, on_timeout)
+        self._timer = None
+        self.task: asyncio.Task[None] | None = None
+        self.unsent: Awaitable[None] | None = None
 
     async def unless_settled(self, work: Awaitable[T]) -> T | None:
         """Await `work`. Gives it up, for None, once there is a reply, the deadline has passed or the peer has left."""
@@ -137,20 +119,6 @@ class PendingRequest:
             is_over = True
             self.reply.remove_done_callback(give_up)
 
-    def settle(self) -> None:
-        """Nobody waits any more."""
-        if self.reply.done():
-            retrieve(self.reply)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-def retrieve(reply: asyncio.Future[Reply]) -> None:
-    """A reply that nobody waits for any more must not be reported as an unretrieved exception."""
-    if not reply.cancelled():
-        reply.exception()
-
 
 # -- What the peer sends: each message goes to whoever waits for it, follows it, or answers it.
 #
@@ -175,17 +143,21 @@ class IncomingMessages:
     """
 
     __slots__ = (
-        "malformed", "shown", "_answering", "_logged", "_malformed_at", "_on_notification", "_on_request", "_pending",
+        "malformed", "_answering", "_logged", "_malformed_at", "_on_notification", "_on_request", "_pending", "_shown",
     )  # fmt: skip
 
     def __init__(
-        self, pending: dict[Id, PendingRequest], answering: PeerRequests, on_request: Answer, on_notification: Heard
+        self,
+        pending: OutgoingRequests[PendingRequest],
+        answering: PeerRequests,
+        on_request: RequestHandler,
+        on_notification: NotificationHandler,
+        shown: Callable[[bytes], bytes | str],
     ) -> None:
-        self.shown: Callable[[bytes], bytes | str] = bytes
         self.malformed = self._logged = 0
         self._malformed_at = 0.0
         self._pending, self._answering = pending, answering
-        self._on_request, self._on_notification = on_request, on_notification
+        self._on_request, self._on_notification, self._shown = on_request, on_notification, shown
 
     def feed_message(self, message: Message, data: bytes, beside: PendingRequest | None = None) -> None:
         """Take one message. `beside`: the request on whose stream it came.
@@ -199,35 +171,25 @@ class IncomingMessages:
         try:
             self._dispatch(message, data, beside)
         except Exception:  # whatever the peer says, the next message is read
-            log.exception("a message could not be taken: %.200r", self.shown(data))
-
-    def pop_reply_future(self, id: Id | None) -> asyncio.Future[Reply] | None:
-        """The reply that request `id` waits for. The request counts as answered from now on."""
-        pending = self._pending.pop(id, None) if id is not None else None
-        return None if pending is None or pending.reply.done() else pending.reply
+            log.exception("a message could not be taken: %.200r", self._shown(data))
 
     def _dispatch(self, message: Message, data: bytes, beside: PendingRequest | None) -> None:
-        forward = None if beside is None else beside.forward
+        follower = None if beside is None else beside.follower
         if isinstance(message, Reply):
-            self._handle_reply(message, data)
+            if not self._pending.set_reply(message):
+                log.debug("a reply that nobody waits for: %.200r", self._shown(data))
         elif isinstance(message, Notification):
-            self._handle_notification(message, forward)
+            self._handle_notification(message, follower)
         elif isinstance(message, Request) and message.id in self._answering.tasks:
             self._warn("skipped a request whose id is in use", data)
         elif isinstance(message, Request) and self._answering.is_full:
-            log.debug("skipped a request: too many are being answered already: %.200r", self.shown(data))
+            log.debug("skipped a request: too many are being answered already: %.200r", self._shown(data))
         elif isinstance(message, Request):
-            answer = forward.on_request if forward else None
+            answer = follower.on_request if follower else None
             work = self._answering.answer(message, answer or self._on_request)
             self._answering.start(work, message.id, size=weight_of_text(data))
         else:
             self._handle_malformed(message, data, beside)
-
-    def _handle_reply(self, reply: Reply, data: bytes) -> None:
-        if awaited := self.pop_reply_future(reply.id):
-            awaited.set_result(reply)
-        else:
-            log.debug("a reply that nobody waits for: %.200r", self.shown(data))
 
     def _count_malformed(self) -> None:
         now = monotonic()
@@ -245,7 +207,7 @@ class IncomingMessages:
         self._logged += 1
         if self._logged <= MAX_LOGGED_MESSAGES:
             more = "; more of this peer's messages are skipped silently" if self._logged == MAX_LOGGED_MESSAGES else ""
-            log.warning("%s: %.200r%s", problem, self.shown(data), more)
+            log.warning("%s: %.200r%s", problem, self._shown(data), more)
 
     def _handle_malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
         why = f"longer than {data.limit} bytes" if isinstance(data, CutMessage) else message.message
@@ -256,22 +218,21 @@ class IncomingMessages:
             # Who waits for it would wait to the limit.
             meant = [beside.id] if beside is not None else list(self._pending)
             id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None
-        if awaited := self.pop_reply_future(id):
-            awaited.set_result(UnreadableReply(id, message.code, why))
+        self._pending.set_reply(UnreadableReply(id, message.code, why))
 
-    def _handle_notification(self, note: Notification, forward: Follower | None) -> None:
+    def _handle_notification(self, note: Notification, follower: Follower | None) -> None:
         if note.method == "notifications/cancelled":
             id = note.params.get("requestId")
             if is_id(id):
                 self._answering.cancel(id)
         elif note.method == "notifications/progress" and self._handle_progress(note.params):
             return
-        own = forward.on_notification if forward else None
+        own = follower.on_notification if follower else None
         self._hand(own or self._on_notification, note.method, note.params)
 
-    def _hand(self, heard: Heard, method: str, params: dict[str, Any]) -> None:
+    def _hand(self, handler: NotificationHandler, method: str, params: dict[str, Any]) -> None:
         try:
-            heard(method, params)
+            handler(method, params)
         except Exception:
             log.exception("the handler of %s failed", method)
 
@@ -281,10 +242,10 @@ class IncomingMessages:
         pending = self._pending.get(token) if is_id(token) else None
         if pending is None:
             return False
-        if (forward := pending.forward) is not None:
-            if forward.on_notification is not None:
-                own = params if forward.token is None else {**params, "progressToken": forward.token}
-                self._hand(forward.on_notification, "notifications/progress", own)
+        if (follower := pending.follower) is not None:
+            if follower.on_notification is not None:
+                own = params if follower.token is None else {**params, "progressToken": follower.token}
+                self._hand(follower.on_notification, "notifications/progress", own)
             return True
         if pending.on_progress is None:
             return False
@@ -354,11 +315,11 @@ class PeerRequests:
         if task := self.tasks.get(id):
             task.cancel()
 
-    async def answer(self, request: Request, answer: Answer) -> None:
+    async def answer(self, request: Request, handler: RequestHandler) -> None:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
         try:
-            found = answer(request)
-            reply["result"] = await (found if request.method == "ping" else self._work(found))
+            work = handler(request)
+            reply["result"] = await (work if request.method == "ping" else self._work(work))
         except ProtocolError as error:
             data = {} if error.data is None else {"data": error.data}
             reply["error"] = {"code": error.code, "message": error.message, **data}

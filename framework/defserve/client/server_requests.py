@@ -174,20 +174,7 @@ class ServerRequests(ABC):
                 raise PeerError(f"the pages of {method} do not end: they are more than {most}")
             params = {**about, "cursor": cursor}
 
-
-def _ref(ref: str | Mapping[str, Any]) -> Json:
-    if not isinstance(ref, str):
-        return dict(ref)
-    return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}
-
-
-# -- What a server that speaks MGP can be asked: its health, to end, and who may use which tool.
-
-
-class MgpRequests(ABC):
-    """Methods that need `mgp`. Each raises PeerError without it."""
-
-    __slots__ = ()
+    # -- what a server that speaks MGP can be asked; each raises PeerError without `mgp` -----------------------
 
     @property
     @abstractmethod
@@ -213,50 +200,43 @@ class MgpRequests(ABC):
 
     async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
         """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
-        return await query_access(self._mgp_peer, agent_id, tool)
+        return await self._request_access("query", agent_id, tool, {})
 
     async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[AccessEntry]) -> Json:
         """Allow an agent a tool or the server; with `permission="deny"`, forbid it. Returns the entry."""
-        return await grant_access(self._mgp_peer, agent_id, tool, **entry)
+        from defserve.protocols.mgp import vocabulary
+
+        fields = _entry_type(tool) | {"permission": "allow"} | dict(entry)
+        if "expires_at" in entry:
+            fields["expires_at"] = vocabulary.format_instant(entry["expires_at"])
+        return await self._request_access("grant", agent_id, tool, fields)
 
     async def access_revoke(self, agent_id: str, tool: str | None = None) -> Json:
         """Remove an entry."""
-        return await revoke_access(self._mgp_peer, agent_id, tool)
+        return await self._request_access("revoke", agent_id, tool, _entry_type(tool))
 
-
-# -- MGP §5.4: asks and changes who may use which tool of a server.
+    async def _request_access(self, verb: str, agent_id: str, tool: str | None, fields: Mapping[str, Any]) -> Json:
+        """Raises PeerError if the server offers no access control to this client."""
+        peer = self._mgp_peer
+        params: Json = {"agent_id": agent_id, "server_id": peer.server_id, **fields}
+        if tool is not None:
+            params["tool_name"] = tool
+        return await peer.request("access_control", f"mgp/access/{verb}", params)
 
 
 class AccessEntry(TypedDict, total=False):
-    """The optional fields of an entry."""
+    """The optional fields of an entry that says who may use which tool (MGP §5.4)."""
 
     permission: Literal["allow", "deny"]
     expires_at: datetime
     justification: str
 
 
-async def query_access(peer: MgpPeer, agent_id: str, tool: str | None) -> Json:
-    return await _request_access(peer, "mgp/access/query", agent_id, tool)
+def _entry_type(tool: str | None) -> Json:
+    return {"entry_type": "server_grant" if tool is None else "tool_grant"}
 
 
-async def grant_access(peer: MgpPeer, agent_id: str, tool: str | None, **entry: Unpack[AccessEntry]) -> Json:
-    from defserve.protocols.mgp import vocabulary
-
-    fields = {"entry_type": _grant_type(tool), "permission": "allow"} | dict(entry)
-    if "expires_at" in entry:
-        fields["expires_at"] = vocabulary.format_instant(entry["expires_at"])
-    return await _request_access(peer, "mgp/access/grant", agent_id, tool, **fields)
-
-
-async def revoke_access(peer: MgpPeer, agent_id: str, tool: str | None) -> Json:
-    return await _request_access(peer, "mgp/access/revoke", agent_id, tool, entry_type=_grant_type(tool))
-
-
-def _grant_type(tool: str | None) -> str:
-    return "server_grant" if tool is None else "tool_grant"
-
-
-async def _request_access(peer: MgpPeer, method: str, agent_id: str, tool: str | None, **fields: Any) -> Json:
-    """Raises PeerError if the server offers no access control to this client."""
-    params: Json = {"agent_id": agent_id, "server_id": peer.server_id, **fields}
-    return await peer.request("access_control", method, params if tool is None else params | {"tool_name": tool})
+def _ref(ref: str | Mapping[str, Any]) -> Json:
+    if not isinstance(ref, str):
+        return dict(ref)
+    return {"type": "ref/resource", "uri": ref} if ":" in ref else {"type": "ref/prompt", "name": ref}

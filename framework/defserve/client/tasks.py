@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from defserve.client.answers import Answers, responses
+from defserve.client.answers import responses
 from defserve.client.conversation import Progress
 from defserve.client.eras import PREFIX, SessionTerms
 from defserve.client.replies import Json, object_of
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, ProtocolError
+
+if TYPE_CHECKING:
+    from defserve.client.client import Client
 
 TASKS: Final = "tasks"
 EXTENSION: Final = PREFIX + TASKS
@@ -31,33 +35,13 @@ def needs_tasks(error: PeerError | ProtocolError) -> bool:
     return error.code == MISSING_CAPABILITY and EXTENSION in needed
 
 
-class TaskCaller(Protocol):
-    """The verbs of `Client` that a started call uses; see there what each does and raises."""
-
-    answers: Answers
-
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json: ...
-
-    async def call_raw(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        on_progress: Progress | None = None,
-        timeout: float | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Json: ...
-
-    async def value(self, tool: str, result: Json) -> Any: ...
-
-
 class StartedCall(ABC):
     """A call that runs in the background. `id` is None if it is no task of the server.
 
     `status` ("working", "input_required", "completed", "failed", "cancelled") and `message` are what was known last.
     """
 
-    def __init__(self, client: TaskCaller, tool: str) -> None:
+    def __init__(self, client: Client, tool: str) -> None:
         self._client, self.tool = client, tool
         self.id: str | None = None
         self.status, self.message = "working", ""
@@ -85,7 +69,7 @@ class StartedCall(ABC):
 class ServerTask(StartedCall):
     """A task of the server. Cancelling a method here does not cancel the task."""
 
-    def __init__(self, client: TaskCaller, tool: str, meta: Json, created: Json) -> None:
+    def __init__(self, client: Client, tool: str, meta: Json, created: Json) -> None:
         super().__init__(client, tool)
         self._meta = meta
         self.told: Json = created
@@ -133,10 +117,7 @@ class ServerTask(StartedCall):
             return object_of(self.told.get("result"))
         if self.status == "cancelled":
             raise PeerError(f"the task of {self.tool} was cancelled")
-        error = object_of(self.told.get("error"))
-        text = error.get("message") or self.message or "the server gave no reason"
-        code = error.get("code")
-        raise PeerError(str(text), code=code if isinstance(code, int) else PeerError("").code, data=error.get("data"))
+        raise peer_error(object_of(self.told.get("error")), self.message or "the server gave no reason")
 
     async def _answer(self) -> None:
         # An answer may not show in the task yet. It must not be given twice.
@@ -154,7 +135,7 @@ class ServerTask(StartedCall):
 class PlainCall(StartedCall):
     """A call whose answer has not come yet."""
 
-    def __init__(self, client: TaskCaller, tool: str, work: asyncio.Task[Json]) -> None:
+    def __init__(self, client: Client, tool: str, work: asyncio.Task[Json]) -> None:
         super().__init__(client, tool)
         self._work = work
         work.add_done_callback(self._done)
@@ -181,7 +162,7 @@ class PlainCall(StartedCall):
 
 
 async def start(
-    client: TaskCaller,
+    client: Client,
     terms: SessionTerms,
     tool: str,
     arguments: Mapping[str, Any],
@@ -201,7 +182,7 @@ async def start(
     return done
 
 
-async def resume(client: TaskCaller, terms: SessionTerms, id: str, tool: str) -> ServerTask:
+async def resume(client: Client, terms: SessionTerms, id: str, tool: str) -> ServerTask:
     """A task by its id."""
     meta = terms.offering(TASKS)
     return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))

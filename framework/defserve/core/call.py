@@ -13,8 +13,10 @@ from defserve.core.messages import Id, Params, encode, notification
 from defserve.errors import ToolError, TooManyCalls
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from defserve.core.composition import Method, Terms
-    from defserve.core.engine import Engine, PendingAnswer, Task, Timer
+    from defserve.core.engine import Engine, Task, Timer
     from defserve.core.peer import PeerIdentity
     from defserve.core.session import Session
 
@@ -274,7 +276,7 @@ class QueuedCall:
 
     __slots__ = ("admitted", "left", "size")
 
-    def __init__(self, left: PendingAnswer, size: int) -> None:
+    def __init__(self, left: Future[Any], size: int) -> None:
         self.left, self.size = left, size
         self.admitted = False
 

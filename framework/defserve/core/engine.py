@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from defserve.core.call import Call
     from defserve.errors import TimedOut
 
@@ -32,13 +34,8 @@ class Timer(Protocol):
         ...
 
 
-class PendingAnswer(Protocol):
-    """An answer that is awaited."""
-
-    def set_result(self, result: Any, /) -> None: ...
-    def set_exception(self, exception: BaseException, /) -> None: ...
-    def done(self) -> bool: ...
-    def __await__(self) -> Any: ...
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], Task]
+"""Runs an action on the loop in so many seconds, unless what it gives is cancelled before."""
 
 
 class Engine(Protocol):
@@ -71,9 +68,15 @@ class Engine(Protocol):
         """The clock of the loop, in seconds."""
         ...
 
-    def pending(self) -> PendingAnswer: ...
+    def call_later(self, seconds: float, action: Callable[[], None]) -> Task:
+        """Run `action` on the loop in so many seconds, unless the task is cancelled before."""
+        ...
 
-    async def wait(self, pending: PendingAnswer, timeout: float | None) -> Any:
+    def pending(self) -> Future[Any]:
+        """What is awaited until somebody sets its result."""
+        ...
+
+    async def wait(self, pending: Future[Any], timeout: float | None) -> Any:
         """Raises TimeoutError when `timeout` seconds pass first."""
         ...
 

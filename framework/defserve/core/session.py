@@ -25,8 +25,9 @@ from defserve.core.messages import (
     encode_result,
     notification,
 )
+from defserve.core.outgoing_requests import OutgoingRequests, result_of
 from defserve.core.peer import TOO_MANY_CALLS, may_act_for
-from defserve.core.peer_messages import OutgoingRequest, OutgoingRequests, feed_batch, feed_other_message, refuse
+from defserve.core.peer_messages import Question, feed_batch, feed_other_message, refuse
 from defserve.errors import (
     CredentialEnded,
     Draining,
@@ -117,7 +118,7 @@ class Session(Locals):
         self.room, self.idle = composition.limits.in_flight, 0
         self.queue: CallQueue | None = None
         self.on_room: Callable[[], None] | None = None
-        self._requests: OutgoingRequests | None = None
+        self._requests: OutgoingRequests[Question] | None = None
         self.malformed_in_a_row = 0
         if counted:
             composition.admit(self)
@@ -181,12 +182,12 @@ class Session(Locals):
     def feed_reply(self, reply: Reply, identity: PeerIdentity | None) -> None:
         """Take an answer to a question of ours, from who may give it."""
         if self._requests is not None and self.takes_answer(reply, identity):
-            self._requests.answer(reply)
+            self._requests.set_reply(reply)
 
     def takes_answer(self, reply: Reply, identity: PeerIdentity | None) -> bool:
         """Whether this sender may answer. A question is for who made the call that asks, and who has its rights."""
-        asker = self._requests.asker(reply) if self._requests is not None else None
-        return may_act_for(identity, asker)
+        question = self._requests.get(reply.id) if self._requests is not None and reply.id is not None else None
+        return question is None or may_act_for(identity, question.asker)
 
     def feed_request(
         self,
@@ -357,9 +358,23 @@ class Session(Locals):
             raise PeerGone(f"{method}: the peer has left")
         if self._requests is None:
             self._requests = OutgoingRequests(self.sharer.numbering if self.sharer is not None else "")
-        question = OutgoingRequest(method, params, relates_to, timeout or self.composition.limits.question, numbered)
-        question.asker = relates_to.identity if relates_to is not None else identity or self.identity
-        return await self._requests.ask(self.engine, self.outlet, terms.profile, question)
+        requests, id = self._requests, self._requests.next_id()
+        asker = relates_to.identity if relates_to is not None else identity or self.identity
+        question = requests[id] = Question(id, method, self.engine.pending(), relates_to, asker)
+        if numbered is not None:
+            numbered(id)
+        asking = question.message(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}), asks=id)
+        self.outlet(asking)
+        seconds = timeout or self.composition.limits.question
+        question.set_deadline(self.engine.call_later, seconds, "{method}: no answer within {seconds:g} s")
+        try:
+            return result_of(await question.reply, "the peer gave no reason")
+        finally:
+            question.settle()
+            if asking.release is not None:
+                asking.release()
+            if requests.pop(id, None) is not None and (withdrawal := terms.profile.withdrawal(id)) is not None:
+                self.outlet(question.message(notification(*withdrawal)))
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -452,7 +467,7 @@ class Session(Locals):
         for call in list(self.in_flight.values()):
             self._cancel(call)
         if self._requests is not None:
-            self._requests.close()
+            self._requests.fail_all("the peer has left")
         for session_closed in self.composition.closers:
             session_closed(self)
 

@@ -20,6 +20,7 @@ from defserve.client.client import Client
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.client.tasks import ServerTask, StartedCall
 from defserve.core.messages import INVALID_PARAMS
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
 from defserve.inspector.protocol import BadMessage, error_of
 from defserve.inspector.questions import Questions
@@ -283,10 +284,7 @@ class FollowedTask:
             record.end("cancelled")
         else:
             error = object_of(task.told.get("error"))
-            code = error.get("code")
-            text = str(error.get("message") or task.message or "the server gave no reason")
-            known = {"code": code} if isinstance(code, int) else {}
-            record.end("failed", error=PeerError(text, **known, data=error.get("data")))
+            record.end("failed", error=peer_error(error, task.message or "the server gave no reason"))
         record.by = ""
         # The result is kept by the record, if at all. Of the rest, what the list shows.
         record.told = {

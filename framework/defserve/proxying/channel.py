@@ -149,9 +149,12 @@ class Channel:
         if isinstance(link, PollingLink):
             link.on_hang_up = self._hung_up
         self.conversation = ClientConversation(
-            link, on_request=self._answer_request, on_notification=self._heard, on_gone=self._on_peer_gone
+            link,
+            on_request=self._answer_request,
+            on_notification=self._heard,
+            on_gone=self._on_peer_gone,
+            shown=lambda data: self._owner.secrets.hidden(data.decode(errors="replace")),
         )
-        self.conversation.show_as(lambda data: self._owner.secrets.hidden(data.decode(errors="replace")))
         self.conversation.start()
         try:
             offer = ClientOffer(dict(INFO), self.offers, self._by_era)

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar, cast
 from weakref import getweakrefcount
 
 from defserve.core.call import Call
-from defserve.core.engine import PendingAnswer, Task, rest, steps_left
+from defserve.core.engine import Task, rest, steps_left
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.serve.threads import (
     CURRENT,
@@ -160,10 +160,13 @@ class AsyncioEngine:
     def time(self) -> float:
         return self.loop.time()
 
-    def pending(self) -> PendingAnswer:
+    def call_later(self, seconds: float, action: Callable[[], None]) -> Task:
+        return self.loop.call_later(seconds, action)
+
+    def pending(self) -> asyncio.Future[Any]:
         return self.loop.create_future()
 
-    async def wait(self, pending: PendingAnswer, timeout: float | None) -> Any:
+    async def wait(self, pending: asyncio.Future[Any], timeout: float | None) -> Any:
         async with asyncio.timeout(timeout):
             return await pending
 

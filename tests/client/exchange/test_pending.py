@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from defserve.client.conversation import NO_ANSWER
 from defserve.client.exchange import PendingRequest
 from defserve.core.messages import Reply
 from defserve.errors import PeerTimeout
@@ -60,7 +61,7 @@ async def test_a_deadline_is_moved_for_as_long_as_somebody_wants_to_wait():
         asked += 1
         return asked < 4
 
-    pending.expire(0.001, waits)
+    pending.set_deadline(asyncio.get_running_loop().call_later, 0.001, NO_ANSWER, waits)
     with pytest.raises(PeerTimeout, match="no answer to x within 0.001 s"):
         await pending.reply
     assert asked == 4
@@ -68,7 +69,8 @@ async def test_a_deadline_is_moved_for_as_long_as_somebody_wants_to_wait():
 
 async def test_a_settled_request_has_no_deadline_any_more():
     pending = PendingRequest(1, "x")
-    pending.expire(0.001, lambda: pytest.fail("asked"))
+    later = asyncio.get_running_loop().call_later
+    pending.set_deadline(later, 0.001, NO_ANSWER, lambda: pytest.fail("asked"))
     pending.settle()
     await asyncio.sleep(0.01)
     assert not pending.reply.done()

@@ -12,6 +12,7 @@ import pytest
 from defserve.client import Answers, Client, HttpLink
 from defserve.client.links import event_streams, http
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
+from tests.client.pretend import forward
 from tests.client.web import Exchange, event, web
 from tests.waiting import until
 
@@ -711,10 +712,10 @@ async def test_what_comes_on_the_stream_of_a_forwarded_request_goes_to_its_calle
             conversation = peer._conversation
             replies = await asyncio.gather(
                 *(
-                    conversation.forward(
+                    forward(
+                        conversation,
                         name,
                         peer._open.with_envelope({}, None),
-                        within=30,
                         on_notification=lambda _, params, name=name: heard[name].append(params["data"]),
                         on_request=asked,
                     )
@@ -739,5 +740,5 @@ async def test_a_forwarded_result_keeps_its_bytes_over_http():
     async with web(stateless(rest)) as server, client(server.url, STATELESS) as peer:
         params = peer._open.with_envelope({}, None)
         for method in ("x/json", "x/events"):
-            reply = await peer._conversation.forward(method, params, within=30)
+            reply = await forward(peer._conversation, method, params)
             assert reply.raw == b'{"n": 1.50,  "text":"\\u00fc"}'

@@ -89,7 +89,7 @@ def pytest_runtest_call() -> Generator[None, None, None]:
 
 def pytest_configure() -> None:
     """Watch both ends. What they send is left as it is."""
-    reply, made, begin = Session._reply, OutgoingMessage.__init__, ClientConversation.begin
+    reply, made, request = Session._reply, OutgoingMessage.__init__, ClientConversation.request
 
     def watched_reply(self: Session, call: Call, data: bytes, code: int | None) -> None:
         # Not by `sections`: a test lists the files that a call visits.
@@ -107,6 +107,10 @@ def pytest_configure() -> None:
     async def watched_request(self: ClientConversation, method: str, params: Any, *more: Any, **options: Any) -> Any:
         if method.startswith("mgp/"):
             _wrong.extend(check_sent(method, params))
-        return await begin(self, method, params, *more, **options)
+        return await request(self, method, params, *more, **options)
 
-    Session._reply, OutgoingMessage.__init__, ClientConversation.begin = watched_reply, watched_message, watched_request
+    Session._reply, OutgoingMessage.__init__, ClientConversation.request = (
+        watched_reply,
+        watched_message,
+        watched_request,
+    )

@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.client.conversation import peer_error
 from defserve.client.link import Authorizer, HttpChallenge, Resolve
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, ProxiedResponse, is_proxied
 from defserve.client.links.http_connection import Broken, Response
 from defserve.client.replies import object_of
 from defserve.core.messages import INVALID_REQUEST
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.serve.address import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION

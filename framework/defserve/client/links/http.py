@@ -16,7 +16,6 @@ from pydantic_core import from_json
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import BoundedTable
-from defserve.client.conversation import peer_error
 from defserve.client.eras import PREFIX
 from defserve.client.link import Authorizer, Hear, Lost, Resolve, SessionLost
 from defserve.client.links.endpoint import (
@@ -42,6 +41,7 @@ from defserve.client.unread_items import ByteQueue
 from defserve.core.json_values import is_array
 from defserve.core.messages import Id, Message, Notification, Reply, Request, encode
 from defserve.core.messages import message as message_of
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mcp.tool_options import param_headers
 from defserve.serve.http.request_heads import METHOD, NAME, NAMED_BY, SENTINEL, SENTINEL_END, VERSION

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from defserve.base.redaction import printable
 from defserve.client.answers import SendNotification, SendRequest
@@ -24,6 +24,9 @@ from defserve.protocols.mcp.errors import read_optional_object, read_text
 from defserve.protocols.mcpl.content import Content, FinishedTurn, Injection, ModelInfo, Text, Turn, Usage, read_content
 from defserve.protocols.mcpl.vocabulary import BEFORE as BEFORE_USE
 from defserve.protocols.mcpl.vocabulary import INJECT, OBSERVE, FeatureDisabled, HookFailed, LiveRefusal
+
+if TYPE_CHECKING:
+    from defserve.client.client import Client
 
 BEFORE: Final = "context/beforeInference"
 AFTER: Final = "context/afterInference"
@@ -226,20 +229,6 @@ class ServerHooks:
         return (turn if turn.model is not None else replace(turn, model=self._options.model)).wire()
 
 
-class HookedPeer(Protocol):
-    """What the runner needs of `McplPeer`."""
-
-    @property
-    def hooks(self) -> ServerHooks: ...
-
-
-class HookedClient(Protocol):
-    """What the runner needs of `Client`."""
-
-    @property
-    def mcpl(self) -> HookedPeer | None: ...
-
-
 class HookRunner:
     """The hooks of several servers: `HookRunner([memory, compliance])`, in that order.
 
@@ -248,7 +237,7 @@ class HookRunner:
     """
 
     def __init__(
-        self, clients: Sequence[HookedClient | ServerHooks], *, order: Callable[[Injected], Any] | None = None
+        self, clients: Sequence[Client | ServerHooks], *, order: Callable[[Injected], Any] | None = None
     ) -> None:
         self._hooks = [client if isinstance(client, ServerHooks) else _hooks_of(client) for client in clients]
         self._order = order
@@ -287,7 +276,7 @@ def group_by_position(injections: Iterable[Injected], order: Callable[[Injected]
     return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
 
 
-def _hooks_of(client: HookedClient) -> ServerHooks:
+def _hooks_of(client: Client) -> ServerHooks:
     if client.mcpl is None:
         raise UsageError("a client of the HookRunner does not speak MCPL", fix="Client(link, mcpl=Mcpl(…))")
     return client.mcpl.hooks

@@ -167,11 +167,6 @@ class Mcpl:
         offered["modelInfo"] = True if self.model_info is not None else None
         return {name: offered[name] for name in OFFERS if offered.get(name) is not None and name not in self._without}
 
-    def capabilities(self) -> dict[str, dict[str, Any]]:
-        """Era → the client capabilities that offer MCPL."""
-        offer = {"experimental": {"mcpl": self.block}}
-        return {"handshake": offer, "stateless": offer}
-
 
 # -- MCPL §7.4–7.7: which scopes a server may act in. A scope is forbidden, allowed, or a person or function decides.
 

@@ -9,12 +9,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from defserve.client.answers import Caller, SendParams, SendRequest
+from defserve.client.answers import SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.conversation import ClientConversation
 from defserve.client.eras import SessionTerms
+from defserve.client.exchange import NotificationHandler, RequestHandler, RequestObserver
+from defserve.client.extension import ClientExtension, RequestWrapper, SendParams
 from defserve.client.mcpl import channels, inference
 from defserve.client.mcpl.channels import Acknowledgement, ChannelMessage, Delivery, LiveChannels, Outgoing
 from defserve.client.mcpl.feature_sets import CHANGED, POLICY_KEY, UPDATE, claims
@@ -25,7 +27,7 @@ from defserve.client.mcpl.push import PUSH, Inbox, InboxPoller, PushedEvent, Pus
 from defserve.client.mcpl.state import STATE_GET, STATE_UPDATE, HostState, RolledBack, StateTracker
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.core.json_values import is_array, is_object
-from defserve.core.messages import Id
+from defserve.core.messages import Id, Request
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, ProtocolError
 from defserve.protocols.mcpl.channels.messages import Channel
 from defserve.protocols.mcpl.content import Sendable, Turn, Usage
@@ -33,18 +35,23 @@ from defserve.protocols.mcpl.manifest import NoDigest, revision
 from defserve.protocols.mcpl.scopes import Scope
 from defserve.protocols.mcpl.vocabulary import V04, CapabilityDenied, LiveRefusal, Vocabulary, vocabulary_of
 
+if TYPE_CHECKING:
+    from defserve.client.client import Client
+
 Answerer: TypeAlias = Callable[[Json], Awaitable[Json]]
 
 log = logging.getLogger("defserve.client")
 
 
-class McplPeer:
+class McplPeer(ClientExtension):
     """`client.mcpl`. `version` is None until the conversation is open, and with a server that does not speak MCPL.
 
     `receipt` is the latest answer of a server of 0.5 to the policy; None if it gave none.
     """
 
-    def __init__(self, options: Mcpl, conversation: ClientConversation, client: Caller) -> None:
+    name = "mcpl"
+
+    def __init__(self, options: Mcpl, conversation: ClientConversation, client: Client) -> None:
         self.version: str | None = None
         self.rules: Vocabulary = V04
         self.receipt: PolicyReceipt | None = None
@@ -81,27 +88,30 @@ class McplPeer:
 
     # -- the conversation begins and ends ----------------------------------------------------------------
 
-    async def prepare(self, agreement: SessionTerms) -> None:
+    def offer(self, era: str) -> Json:
+        return {"experimental": {"mcpl": self._options.block}}
+
+    async def on_agreed(self, terms: SessionTerms) -> None:
         """Read what the server says about MCPL."""
-        block = object_of(object_of(agreement.capabilities.get("experimental")).get("mcpl"))
+        block = object_of(object_of(terms.capabilities.get("experimental")).get("mcpl"))
         version = block.get("version", V04.version) if block else None
-        self.server_id = self._audit.server_id = str(agreement.server_info.get("name", "unknown"))
+        self.server_id = self._audit.server_id = str(terms.server_info.get("name", "unknown"))
         rules = vocabulary_of(version) if isinstance(version, str) else None
         if rules is None or not isinstance(version, str):
             return
-        self.version, self._agreement, self.rules = version, agreement, rules
-        await self._read_server_block(block, agreement)
+        self.version, self._agreement, self.rules = version, terms, rules
+        await self._read_server_block(block, terms)
         self._carry()
 
-    async def _read_server_block(self, block: Json, agreement: SessionTerms) -> None:
+    async def _read_server_block(self, block: Json, terms: SessionTerms) -> None:
         if self.rules.by_grant:
-            self.feature_sets.grants.claim(claims(block, agreement.capabilities))
+            self.feature_sets.grants.claim(claims(block, terms.capabilities))
         self.feature_sets.advertised = block
         self.hooks.read_capability(block.get("contextHooks"))
         self.channels.read_capability(block.get("channels"))
         await self.feature_sets.declare(block.get("featureSets"))
 
-    async def send_initial_policy(self) -> None:
+    async def on_opened(self) -> None:
         """Tell the server what it may do (§5.3). A server of 0.5 may do nothing before it has answered."""
         try:
             if self.version is not None:
@@ -109,20 +119,27 @@ class McplPeer:
         finally:
             self._settled.set()
 
-    def end_inboxes(self, gone: PeerGone | None = None) -> None:
+    def on_closed(self, gone: PeerGone | None) -> None:
         """Let readers of events and messages finish. `gone` tells them why the server left."""
         for inbox in (self._events.inbox, self.channels.inbox):
             inbox.end(gone)
 
     # -- what the server asks and tells ------------------------------------------------------------------
 
-    def answers(self, method: str) -> bool:
-        """Whether this is a request of MCPL that was offered to this server."""
-        found = self._answerers.get(method)
-        is_offered = found is not None and found[0] in self._options.block
+    def requests(self) -> Mapping[str, RequestHandler]:
+        return dict.fromkeys(self._answerers, self._answer_request)
+
+    async def _answer_request(self, request: Request) -> Json:
+        if not self._is_agreed(request.method):
+            raise MethodNotFound(f"this client does not answer {request.method}")
+        return await self._answer(request.method, request.params, request.id)
+
+    def _is_agreed(self, method: str) -> bool:
+        """Whether this request of MCPL was offered to this server."""
+        is_offered = self._answerers[method][0] in self._options.block
         return self.version is not None and is_offered and not (self.rules.by_grant and method == ELEVATE)
 
-    async def answer(self, method: str, params: Json, id: Id) -> Json:
+    async def _answer(self, method: str, params: Json, id: Id) -> Json:
         """Raises ProtocolError with the codes of appendix A."""
         await self._settled.wait()  # a server may ask before it has answered our policy
         try:
@@ -141,21 +158,30 @@ class McplPeer:
             self._audit.report(method, "refused", reason=f"{path} is not granted")
             raise CapabilityDenied(path)
 
-    def heard(self, method: str, params: Json) -> None:
-        """Take a notification of the server."""
-        if self.version is None:
-            return
-        if method == CHANGED and not self.rules.manifest:
+    def notifications(self) -> Mapping[str, NotificationHandler]:
+        return {
+            CHANGED: self._on_sets_changed,
+            MANIFEST_CHANGED: self._on_manifest_changed,
+            channels.CHANGED: self._on_notified_request,
+            channels.INCOMING: self._on_notified_request,
+        }
+
+    def _on_sets_changed(self, method: str, params: Json) -> None:
+        if self.version is not None and not self.rules.manifest:
             self._conversation.start_answer(self._apply_set_changes(params))
-        elif method == MANIFEST_CHANGED and self.rules.manifest:
+
+    def _on_manifest_changed(self, method: str, params: Json) -> None:
+        if self.version is not None and self.rules.manifest:
             self._conversation.start_answer(self._manifests.refetch_manifest())
-        elif method in (channels.CHANGED, channels.INCOMING) and self.answers(method):
+
+    def _on_notified_request(self, method: str, params: Json) -> None:
+        if self._is_agreed(method):
             self._conversation.start_answer(self._handle_notified_request(method, params))
 
     async def _handle_notified_request(self, method: str, params: Json) -> None:
         """A request that came as a notification."""
         try:
-            await self.answer(method, params, "")
+            await self._answer(method, params, "")
         except (InvalidParams, ProtocolError) as error:
             log.info("%s: %s", method, error)  # the audit log has it; a notification has no answer
 
@@ -279,8 +305,12 @@ class McplPeer:
 
     # -- on the wire -------------------------------------------------------------------------------------
 
-    async def around(self, params: Mapping[str, Any], send: SendParams) -> Json:
-        """Send a `tools/call` with the state that belongs to it."""
+    def around(self) -> Mapping[str, RequestWrapper]:
+        return {"tools/call": self._send_with_state}
+
+    async def _send_with_state(
+        self, method: str, send: SendParams, observer: RequestObserver | None, params: Mapping[str, Any]
+    ) -> Json:
         return await (self._states.around(params, send) if self.version is not None else send(params))
 
     async def _send_policy(self, change: Json) -> None:

@@ -10,12 +10,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic_core import from_json
 
 from defserve.base.peer_bounds import weight_of
-from defserve.client.answers import Caller, maybe_await
+from defserve.client.answers import maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json, object_of, text_of
@@ -25,6 +25,9 @@ from defserve.errors import InvalidParams, PeerError
 from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcpl.content import MAX_ID_LENGTH, PushedEvent
 from defserve.protocols.mcpl.vocabulary import LiveRefusal
+
+if TYPE_CHECKING:
+    from defserve.client.client import Client
 
 PUSH: Final = "push/event"
 
@@ -83,7 +86,7 @@ log = logging.getLogger("defserve.client")
 class InboxPoller:
     """Fetches new items, and hands each to `event` or `message`, as if the server had sent it."""
 
-    def __init__(self, client: Caller, sets: FeatureSets, event: Take, message: Take) -> None:
+    def __init__(self, client: Client, sets: FeatureSets, event: Take, message: Take) -> None:
         self._client, self._sets, self._event, self._message = client, sets, event, message
         self._cursors: dict[str, int] = {}
 

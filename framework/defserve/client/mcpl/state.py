@@ -16,8 +16,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from defserve.client.answers import SendParams, SendRequest
+from defserve.client.answers import SendRequest
 from defserve.client.audit import McplAuditTrail
+from defserve.client.extension import SendParams
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json, object_of, text_of
 from defserve.core.json_values import is_object

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from pydantic_core import from_json
@@ -23,10 +23,8 @@ from pydantic_core import from_json
 from defserve.client.answers import (
     Accept,
     Answers,
-    Caller,
     Decision,
     Decline,
-    SendParams,
     agrees,
     field_value,
     form,
@@ -35,10 +33,13 @@ from defserve.client.answers import (
 from defserve.client.audit import AUDIT_NOTIFICATION, FELL_BACK, RETRIED, MgpAuditTrail
 from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
+from defserve.client.exchange import NotificationHandler
+from defserve.client.extension import ClientExtension, RequestWrapper, SendParams
 from defserve.client.mgp import server_claims
 from defserve.client.mgp.permissions import Approval, Approve, Grant, Policy, ServerGrants
 from defserve.client.mgp.server_claims import Failure, ListedSecurity, mgp_offer, parse_mgp_claims, tool_security
 from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.core.extension import EVERY
 from defserve.core.json_values import as_list
 from defserve.core.messages import Id, encode
 from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused, UsageError
@@ -51,6 +52,8 @@ from defserve.protocols.mgp.security import STANDARD, Validator, validator
 from defserve.protocols.mgp.terms import CONFIRMED_KEY
 
 if TYPE_CHECKING:
+    from defserve.client.client import Client
+    from defserve.client.mgp.streaming import Stream
     from defserve.protocols.mgp.vocabulary import PermissionDecision
 
 
@@ -117,10 +120,6 @@ class Mgp:
             return tuple(self.extensions)
         return EXTENSIONS + ASKING if answers.ask is not None else EXTENSIONS
 
-    def capabilities(self, answers: Answers) -> dict[str, dict[str, Any]]:
-        """Era → the client capabilities that offer MGP (§2.2)."""
-        return mgp_offer(self.get_offered_extensions(answers))
-
 
 # -- One server as an MGP host treats it: what was negotiated (§2), and the steps of each request to the server.
 #
@@ -134,23 +133,19 @@ Outcome: TypeAlias = tuple[Json | PeerError, Failure | None]
 """A result or an error, and what MGP says about it."""
 
 
-class ChunkReader(Protocol):
-    """A call that reads its chunks."""
-
-    def heard(self, params: Mapping[str, Any]) -> None: ...
-
-
-class MgpPeer:
+class MgpPeer(ClientExtension):
     """`client.mgp`. `version` is None until the conversation is open, and with a server that does not speak MGP."""
 
-    def __init__(self, options: Mgp, conversation: ClientConversation, client: Caller, actor: str) -> None:
+    name = "mgp"
+
+    def __init__(self, options: Mgp, conversation: ClientConversation, client: Client, actor: str) -> None:
         self.version: str | None = None
         self.extensions: tuple[str, ...] = ()
         self.sections: frozenset[str] = frozenset()
         self.permissions_required: tuple[str, ...] = ()
         self.server_id = ""
         self.trust_level: str | None = None
-        self.streams: dict[Id, ChunkReader] = {}
+        self.streams: dict[Id, Stream] = {}
         """The calls that read chunks, by the ids of their requests."""
         self._options, self._conversation, self._client = options, conversation, client
         self._agreement: SessionTerms | None = None
@@ -184,22 +179,28 @@ class MgpPeer:
 
     # -- the conversation begins and ends ----------------------------------------------------------------
 
-    async def prepare(self, agreement: SessionTerms) -> None:
+    def offer(self, era: str) -> Mapping[str, Any]:
+        return mgp_offer(self._options.get_offered_extensions(self._client.answers))[era]
+
+    async def on_agreed(self, terms: SessionTerms) -> None:
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
-        self._agreement = agreement
-        self._read_claims(agreement)
-        details = {"protocol_version": agreement.version, "mgp": self.version, "extensions": list(self.extensions)}
+        self._agreement = terms
+        self._read_claims(terms)
+        details = {"protocol_version": terms.version, "mgp": self.version, "extensions": list(self.extensions)}
         self._audit.report("SERVER_CONNECTED", details=details)
-        if "permissions" in self.sections and not agreement.stateless:
+        if "permissions" in self.sections and not terms.stateless:
             self._grants.send = self._send
         await self._grants.settle(self.permissions_required, self.server_id)
         try:
             self._grants.admit(self.server_id, self.permissions_required)
         except Refused:
-            self.record_disconnect("its permissions were denied")
+            self._record_disconnect("its permissions were denied")
             raise
 
-    def record_disconnect(self, reason: str) -> None:
+    def on_closed(self, gone: PeerGone | None) -> None:
+        self._record_disconnect("the client was closed" if gone is None else gone.message)
+
+    def _record_disconnect(self, reason: str) -> None:
         """Note in the audit trail, once, that the server is gone."""
         if self._agreement is not None:
             self._agreement = None
@@ -225,21 +226,33 @@ class MgpPeer:
 
     # -- notifications of the server ---------------------------------------------------------------------
 
-    def heard(self, method: str, params: Json) -> None:
-        """Take a chunk, an audit event or a callback, if that was negotiated."""
-        if method == CHUNK:
-            id = params.get("request_id")
-            if isinstance(id, int | str) and (stream := self.streams.get(id)) is not None:
-                stream.heard(params)
-        elif method == AUDIT_NOTIFICATION and "audit" in self.sections:
+    def notifications(self) -> Mapping[str, NotificationHandler]:
+        return {
+            CHUNK: self._on_chunk,
+            AUDIT_NOTIFICATION: self._on_audit_event,
+            CALLBACK_REQUEST: self._on_callback,
+        }
+
+    def _on_chunk(self, method: str, params: Json) -> None:
+        id = params.get("request_id")
+        if isinstance(id, int | str) and (stream := self.streams.get(id)) is not None:
+            stream.heard(params)
+
+    def _on_audit_event(self, method: str, params: Json) -> None:
+        if "audit" in self.sections:
             self._audit.record_server_event(params)
-        elif method == CALLBACK_REQUEST and "callbacks" in self.sections and wants_answer(params):
+
+    def _on_callback(self, method: str, params: Json) -> None:
+        if "callbacks" in self.sections and wants_answer(params):
             self._conversation.start_answer(respond_to_callback(params, self._client.answers, self._send))
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    async def around(
-        self, method: str, params: Mapping[str, Any], send: SendParams, observer: RequestObserver | None = None
+    def around(self) -> Mapping[str, RequestWrapper]:
+        return {EVERY: self._send_checked}
+
+    async def _send_checked(
+        self, method: str, send: SendParams, observer: RequestObserver | None, params: Mapping[str, Any]
     ) -> Json:
         """Make a request with the checks and retries of MGP.
 
@@ -256,7 +269,7 @@ class MgpPeer:
                 raise
             raise typed from error
 
-    def check(self, result: Json) -> None:
+    def check_result(self, result: Json) -> None:
         """Raises the exception for its code if a result is an error of MGP."""
         if (error := self._to_exception(result)) is not None:
             raise error

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
-from defserve.client.answers import Caller
 from defserve.client.conversation import Progress
 from defserve.client.replies import object_of, value_of
 from defserve.errors import PeerError
 
 if TYPE_CHECKING:
+    from defserve.client.client import Client
     from defserve.client.mgp.peer import MgpPeer
 
 
@@ -43,7 +43,7 @@ class Stream:
 
     def __init__(
         self,
-        client: Caller,
+        client: Client,
         mgp: MgpPeer | None,
         tool: str,
         arguments: Mapping[str, Any],

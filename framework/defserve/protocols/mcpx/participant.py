@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
-from defserve.core.messages import INTERNAL_ERROR, Encoded, Id
+from defserve.core.messages import Encoded, Id
+from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpx.envelope import (
     CHAT,
@@ -395,9 +396,7 @@ def _result(reply: Payload | PeerError) -> Any:
     error: Any = reply.get("error")
     if error is None:
         return reply.get("result")
-    found = error if is_object(error) else {}
-    message, code = str(found.get("message") or "the peer gave no reason"), found.get("code")
-    raise PeerError(message, code=code if isinstance(code, int) else INTERNAL_ERROR, data=found.get("data"))
+    raise peer_error(error if is_object(error) else {}, "the peer gave no reason")
 
 
 # -- A request of ours that waits for its answer. The envelope decides what is the answer, not the JSON-RPC id in it.

@@ -11,7 +11,6 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.core.engine import PendingAnswer
 from defserve.core.extension import OutgoingMessage
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params, notification
@@ -22,6 +21,8 @@ from defserve.protocols.mcp.errors import read_text
 from defserve.stores.store import MemoryNonces
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from defserve.protocols.mcp.asking.client_features import Form
 
 
@@ -29,7 +30,7 @@ REQUEST = "notifications/mgp.callback.request"
 ANSWERED = "notifications/dev.defserve.callback_answered"
 """How one process gives an answer to another."""
 REMEMBERED_ANSWERS = 4_096
-NOBODY: tuple[Call | None, PendingAnswer | None] = (None, None)
+NOBODY: tuple[Call | None, Future[Any] | None] = (None, None)
 
 
 class OpenCallbacks:
@@ -41,7 +42,7 @@ class OpenCallbacks:
     __slots__ = ("waiting", "answered")
 
     def __init__(self) -> None:
-        self.waiting: dict[tuple[str, str], tuple[Call, PendingAnswer]] = {}
+        self.waiting: dict[tuple[str, str], tuple[Call, Future[Any]]] = {}
         self.answered = MemoryNonces(REMEMBERED_ANSWERS)
 
 

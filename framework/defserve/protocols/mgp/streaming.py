@@ -27,7 +27,9 @@ from defserve.protocols.mcp.reporting import Reported
 from defserve.protocols.mcp.tools import content_so_far, part_blocks
 
 if TYPE_CHECKING:
-    from defserve.core.engine import PendingAnswer, Task
+    from asyncio import Future
+
+    from defserve.core.engine import Task
 
 
 PROGRESS = "notifications/mgp.stream.progress"
@@ -191,7 +193,7 @@ class StreamChunks:
         self._id = encode(call.id)
         self._waiting: deque[bytes] = deque()
         self._unsent = self._ahead = 0
-        self._waiters: list[PendingAnswer] = []
+        self._waiters: list[Future[Any]] = []
         self._kept: dict[int, bytes] = {}
         self._kept_bytes, self._due_at = 0, 0.0
         self._interval: float | None = 0.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from defserve import AuditLog, Rejected
-from defserve.client import Answers, AuditServer, Client, Decline, Mgp, server_requests
+from defserve.client import Answers, AuditServer, Client, Decline, Mgp
 from defserve.client import audit as audit_module
 from defserve.client.mgp.server_claims import Failure
 from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
@@ -168,10 +168,9 @@ async def test_what_the_host_changes_at_a_server_is_told_of_whether_or_not_it_wo
     events: list[Any] = []
     server = auditing(**{"mgp/access/grant": {}, "mgp/access/revoke": Fail(-32000, "no")})
     async with Client(server, version=ERAS[0], mgp=trusting(audit=Trail(events))) as client:
-        assert client.mgp is not None
-        await server_requests.grant_access(client.mgp, "agent.helper", "act")
+        await client.access_grant("agent.helper", "act")
         with pytest.raises(PeerError):
-            await server_requests.revoke_access(client.mgp, "agent.helper", None)
+            await client.access_revoke("agent.helper")
     told = [(event["event_type"], event["result"], event["details"]) for event in events[1:-1]]
     assert told == [
         ("ACCESS_GRANTED", "SUCCESS", {"agent_id": "agent.helper", "tool_name": "act"}),
