@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from defserve.base.backoff import Backoff
 from defserve.errors import LimitExceeded, Refused, ToolError, UsageError
 from defserve.limits import Limits
 
@@ -61,8 +61,9 @@ class Sender:
     async def send(self, request: ApiRequest, *, idempotent: bool) -> ApiResponse:
         """The response. Raises ToolError if there is none."""
         left = self._retries if idempotent else 0
+        backoff = Backoff(FIRST_PAUSE, MAX_PAUSE_SECONDS, jitter=(0.5, 1.0))
         for attempt in range(left + 1):
-            pause = min(FIRST_PAUSE * 2**attempt, MAX_PAUSE_SECONDS) * (0.5 + random.random() / 2)
+            pause = backoff.next_wait()
             try:
                 response = await self._exchange(request)
             except (Refused, LimitExceeded, ToolError):
