@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Final
 
 # They lead from any wait to any other. A float would overflow at 2¹⁰²⁴.
@@ -12,6 +13,12 @@ MAX_DOUBLINGS: Final = 100
 def compute_backoff(failures: int, first: float, longest: float) -> float:
     """The wait after so many failures before this one: `first`, doubled for each, up to `longest`."""
     return min(first * 2.0 ** min(failures, MAX_DOUBLINGS), longest)
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float:
+    """The seconds for which an HTTP server wants to be left alone; 0 if it does not say. Names are in lower case."""
+    seconds = headers.get("retry-after", "")
+    return float(seconds) if seconds.isdecimal() and len(seconds) < 10 else 0.0
 
 
 class Backoff:
