@@ -18,14 +18,21 @@ _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 class Decompressor:
     """Unpacks one body. `coding` is one of `CODINGS`."""
 
-    __slots__ = ("_codec", "_may_be_bare")
+    __slots__ = ("_codec", "_may_be_bare", "_begin")
 
     def __init__(self, coding: str) -> None:
         self._may_be_bare = coding == "deflate"
         self._codec = zlib.decompressobj(_ZLIB if self._may_be_bare else _GZIP)
+        self._begin = b""
 
     def unpack(self, data: bytes) -> Iterator[bytes]:
         """The pieces that `data` gives, one at a time. Raises `zlib.error` if the body is not encoded as it says."""
+        if self._may_be_bare:
+            # The header of zlib is two bytes: one alone does not tell what this is.
+            data = self._begin + data
+            if len(data) < 2:
+                self._begin = data
+                return
         is_full = True
         # After a full piece there may be more: the codec keeps what did not fit, even without input left.
         while (data or is_full) and not self._codec.eof:
