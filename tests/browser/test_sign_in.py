@@ -49,15 +49,14 @@ class SignedTokens(dict[str, str]):
         self._keys: Any = None
 
     def get(self, token: str, *_: Any) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        from joserfc import jwk, jwt
-        from joserfc.errors import JoseError
+        import jwt
 
         if self._keys is None:
-            self._keys = jwk.KeySet.import_key_set(_get(f"{self._issuer}/jwks"))
+            self._keys = jwt.PyJWKSet.from_dict(_get(f"{self._issuer}/jwks"))
         try:
-            claims = jwt.decode(token, self._keys, algorithms=["RS256"]).claims
-            jwt.JWTClaimsRegistry(iss={"value": self._issuer}, aud={"value": self._audience}).validate(claims)
-        except (JoseError, ValueError):
+            key = self._keys[jwt.get_unverified_header(token)["kid"]]
+            claims = jwt.decode(token, key, ["RS256"], issuer=self._issuer, audience=self._audience)
+        except (jwt.PyJWTError, KeyError, ValueError):
             return None
         return claims.get("scope", "")
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from defserve.serve.outbound import Backoff, Outbound, outbound
+from defserve.serve.outbound import Outbound, PlaceBackoff, outbound
 from defserve.server.topics import WAIT
 from tests.at_address import fresh
 from tests.gateway.topics import gateway
@@ -53,7 +53,7 @@ async def test_a_server_that_was_replaced_stays_out_and_comes_back_when_the_name
             running.topic(),
             token="t-worker",
             return_url=running.topic(if_taken="wait"),
-            backoff=Backoff(0.01, 0.02),
+            backoff=PlaceBackoff(0.01, 0.02),
         )
         refused = running.gateway.metrics.counts
         with caplog.at_level(logging.WARNING, "defserve"):

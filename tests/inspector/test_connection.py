@@ -89,7 +89,7 @@ async def test_a_server_of_one_era_refuses_the_other_and_goes_on_in_its_own(tmp_
 async def test_a_server_that_goes_away_is_told_and_opened_again(
     tmp_path: Path, do: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(era_connection, "PAUSES", (0.01,))
+    monkeypatch.setattr(era_connection, "MIN_PAUSE_SECONDS", 0.01)
     async with Inspection(old_server(tmp_path)) as inspection:
         await do(inspection, "era.open")
         heard = pushes(inspection)
@@ -105,7 +105,7 @@ async def test_a_server_that_goes_away_is_told_and_opened_again(
 async def test_while_nobody_is_there_the_reason_is_told_and_a_retry_is_at_once(
     do: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(era_connection, "PAUSES", (3600.0,))
+    monkeypatch.setattr(era_connection, "MIN_PAUSE_SECONDS", 3600.0)
     address = "http://127.0.0.1:9/mcp"
 
     @asynccontextmanager
@@ -145,7 +145,7 @@ async def test_a_server_that_wants_a_sign_in_is_said_how_and_tried_again(do: Run
 async def test_a_server_at_an_address_that_goes_away_is_noticed_by_the_next_request(
     do: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(era_connection, "PAUSES", (3600.0,))
+    monkeypatch.setattr(era_connection, "MIN_PAUSE_SECONDS", 3600.0)
     server = Server("gone", "1")
 
     @server.tool

@@ -14,8 +14,7 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 TASKS = {
     "http": "serve over HTTP and WebSocket",
     "client": "call other servers and APIs over HTTP",
-    "auth": "verify tokens of an issuer",
-    "oauth": "sign in where requests must be signed",
+    "auth": "verify signatures of issuers, and sign for them",
     "keyring": "keep tokens in the keyring of the system",
     "redis": "share state between processes",
     "sandbox": "run code of strangers",

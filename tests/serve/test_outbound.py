@@ -16,7 +16,7 @@ from defserve import Server
 from defserve.errors import PeerTimeout
 from defserve.serve import outbound
 from defserve.serve.lifespans import enter_lifespans
-from defserve.serve.outbound import FIGHT_SECONDS, MAX_BACKOFF_SECONDS, Backoff, Outbound
+from defserve.serve.outbound import FIGHT_SECONDS, MAX_BACKOFF_SECONDS, Outbound, PlaceBackoff
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
 from tests.serve.processes import FRAMEWORK
 
@@ -115,46 +115,46 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
 
 
 def test_waits_grow_to_a_bound_and_begin_anew():
-    backoff = Backoff(1, 8)
+    backoff = PlaceBackoff(1, 8)
     for bound in (1, 2, 4, 8, 8):
-        assert bound / 2 <= backoff.next() <= bound
+        assert bound / 2 <= backoff.next_wait() <= bound
     backoff.reset()
-    assert backoff.next() <= 1
+    assert backoff.next_wait() <= 1
 
 
 def test_who_is_replaced_again_and_again_stays_out_for_longer_each_time():
     now = 0.0
-    backoff = Backoff(1, 8, clock=lambda: now)
+    backoff = PlaceBackoff(1, 8, clock=lambda: now)
     for bound in (8, 16, 32):
         backoff.reset()
         now += FIGHT_SECONDS  # this one was out for an hour, then the other
-        backoff.longer()
-        assert bound / 2 <= backoff.next() <= bound
+        backoff.lose_place()
+        assert bound / 2 <= backoff.next_wait() <= bound
     for _ in range(20):
-        backoff.longer()
-    assert MAX_BACKOFF_SECONDS / 2 <= backoff.next() <= MAX_BACKOFF_SECONDS
+        backoff.lose_place()
+    assert MAX_BACKOFF_SECONDS / 2 <= backoff.next_wait() <= MAX_BACKOFF_SECONDS
 
 
 def test_an_outage_after_replacements_is_waited_out_like_any_other():
-    backoff = Backoff(1, 8)
+    backoff = PlaceBackoff(1, 8)
     for _ in range(5):
-        backoff.longer()
-    backoff.next()
+        backoff.lose_place()
+    backoff.next_wait()
     for _ in range(3):  # it comes back, and finds nobody there
-        assert backoff.next() <= 8
+        assert backoff.next_wait() <= 8
     backoff.reset()
     for bound in (1, 2, 4, 8, 8, 8):
-        assert bound / 2 <= backoff.next() <= bound
+        assert bound / 2 <= backoff.next_wait() <= bound
 
 
 def test_replacements_are_forgotten_when_the_place_was_kept_for_longer_than_anybody_stays_out():
     now = 0.0
-    backoff = Backoff(1, 8, clock=lambda: now)
+    backoff = PlaceBackoff(1, 8, clock=lambda: now)
     for _ in range(5):
-        backoff.longer()
+        backoff.lose_place()
     backoff.reset()
     now += FIGHT_SECONDS + 1
-    backoff.longer()
-    assert backoff.next() <= 8
-    backoff.longer()
-    assert 8 <= backoff.next() <= 16
+    backoff.lose_place()
+    assert backoff.next_wait() <= 8
+    backoff.lose_place()
+    assert 8 <= backoff.next_wait() <= 16

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.stores.stream_events import EventBudget, EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
+from defserve.stores.stream_events import EventBudget, EventGap, MemoryEvents, StoredEvent, StoredEventKind
 from tests.effort import examples
 from tests.rows import for_each_row
 
 
-def after(store: EventStore, event_id: str) -> list[bytes]:
+def after(store: MemoryEvents, event_id: str) -> list[bytes]:
     """The data of what follows, which must all be there."""
     found = store.after(event_id)
     assert found is not None
@@ -268,7 +268,7 @@ class Reader:
         for self.last, data in arrived:
             self.seen.append(data)
 
-    def resume(self, store: EventStore, stream: str) -> bool:
+    def resume(self, store: MemoryEvents, stream: str) -> bool:
         """Connect again; whether there was a gap."""
         try:
             found = store.after(self.last)

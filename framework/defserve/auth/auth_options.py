@@ -29,7 +29,7 @@ from defserve.errors import UsageError
 if TYPE_CHECKING:
     from defserve.auth.bearer_tokens import ShownProof
     from defserve.auth.dpop import DPoP
-    from defserve.auth.proxy.site_messages import AuthSite
+    from defserve.auth.proxy.oauth_proxy import ProxySite
     from defserve.stores.identity import ServerIdentity
 
 
@@ -52,7 +52,7 @@ class Auth:
     admits_strangers = False
     """Whether a caller without a token is let in. It stays a stranger. A bad token is refused all the same."""
 
-    site: AuthSite | None = None
+    site: ProxySite | None = None
     """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
 
     @property

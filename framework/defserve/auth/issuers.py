@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from defserve.auth.bearer_tokens import bind_server, check_ready, check_settings, is_token
@@ -21,29 +21,24 @@ from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
+    from defserve.auth.bearer_tokens import TokenVerifier
     from defserve.stores.identity import ServerIdentity
-
-
-class Verifier(Protocol):
-    """As `TokenVerifier`. It may have `issuers`, whose tokens it verifies, and `audiences`, which it accepts.
-
-    `reads_opaque` says that tokens of its issuer may be such as name none.
-    """
-
-    async def verify(self, token: str) -> Principal | None: ...
 
 
 class Issuers:
     """Verifiers of different issuers. A token is shown to the one whose issuer it names (`iss`), and to no other.
+
+    A verifier may have `issuers`, whose tokens it verifies, and `audiences`, which it accepts. `reads_opaque` says that
+    tokens of its issuer may be such as name none.
 
     At most one verifier may name no issuer: it gets the tokens that name none, such as API keys and opaque tokens. If
     there is none, the only `Introspection(…, issuer=…)` gets them. The principals of a named issuer are called
     `issuer|subject`, because two issuers may give two people one subject.
     """
 
-    def __init__(self, verifiers: Sequence[Verifier]) -> None:
-        self._by_issuer: dict[str, Verifier] = {}
-        self._other: Verifier | None = None
+    def __init__(self, verifiers: Sequence[TokenVerifier]) -> None:
+        self._by_issuer: dict[str, TokenVerifier] = {}
+        self._other: TokenVerifier | None = None
         for verifier in verifiers:
             named: tuple[str, ...] = getattr(verifier, "issuers", ())
             for issuer in named:

@@ -24,7 +24,6 @@ from defserve.auth.signing_keys import (
     INSTALL,
     FixedKey,
     KeySet,
-    KeySource,
     VerificationKey,
     check_algorithms,
     load_fixed_key,
@@ -78,16 +77,13 @@ class JWT:
         self._keys, self._denied, self._clock = self._source(key, jwks_url, fetch), denied, clock
         self._good, self._bad = VerifiedTokens(GOOD_BYTES), VerifiedTokens(BAD_BYTES)
 
-    def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: Fetch | None) -> KeySource:
+    def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: Fetch | None) -> FixedKey | KeySet:
         if key is not None and jwks_url is None:
             return FixedKey(load_fixed_key(key, self.algorithms))
         if key is not None or jwks_url is None:
             raise UsageError("JWT needs either key or jwks_url", fix="give one of the two")
         if not self.algorithms <= ASYMMETRIC.keys():
             raise UsageError("keys that jwks_url publishes cannot be secrets", fix="leave algorithms out")
-        # Fetching keys needs more imports than a fixed key.
-        from defserve.auth.signing_keys import KeySet
-
         return KeySet(jwks_url, self.algorithms, fetch=fetch)
 
     def _check_settings(self) -> None:

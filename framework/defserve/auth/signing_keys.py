@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.auth.issuers import MAX_RESPONSE_BYTES, TIMEOUT, Fetch, download
 from defserve.auth.oauth import check_url
@@ -51,14 +51,6 @@ class VerificationKey(NamedTuple):
 
     material: Any
     algorithms: frozenset[str]
-
-
-class KeySource(Protocol):
-    """Finds the key for a token: given by the author, or published by the issuer."""
-
-    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
-        """The key to verify a token with this header, if there is one."""
-        ...
 
 
 class FixedKey(NamedTuple):

@@ -108,7 +108,7 @@ class Composition:
     ) -> None:
         self.extensions = tuple(extensions)
         self.limits = limits or Limits()
-        self._session_table: SessionTable[Session] = SessionTable(self.limits)
+        self._session_table = SessionTable(self.limits)
         self.admit = self._session_table.admit
         self.sessions = self._session_table.open
         self.short_sessions: set[Session] = set()

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from defserve.errors import LimitExceeded
 from defserve.limits import Limits
 
 if TYPE_CHECKING:
+    from defserve.core.composition import Composition
     from defserve.core.messages import Id, Params
     from defserve.core.peer import PeerIdentity
+    from defserve.core.session import Session
 
 
 Phase: TypeAlias = Literal["idle", "starting", "serving", "draining", "stopped", "failed"]
 Stop: TypeAlias = Callable[[float], None]
-
-
-class ServedComposition(Protocol):
-    """What changes with the phase: whether calls are refused, and who is told."""
-
-    draining: bool
-
-    @property
-    def phase_watchers(self) -> Sequence[Callable[[Any, Phase], None]]: ...
 
 
 class Service:
@@ -37,7 +30,7 @@ class Service:
 
     __slots__ = ("phase", "reason", "began", "_composition", "_runners")
 
-    def __init__(self, composition: ServedComposition) -> None:
+    def __init__(self, composition: Composition) -> None:
         self.phase: Phase = "idle"
         self.reason, self.began = "", monotonic()
         self._composition = composition
@@ -158,29 +151,7 @@ class SessionSharer(SessionHolder, Protocol):
         """What an extension keeps for the session has changed."""
 
 
-class CountedSession(Protocol):
-    """What is counted of a session: its peer, and who holds it."""
-
-    @property
-    def address(self) -> str | None:
-        """Of a stranger; None for a peer that is known."""
-        ...
-
-    @property
-    def principal(self) -> str: ...
-    @property
-    def is_shared_identity(self) -> bool:
-        """Whether many peers have this principal."""
-        ...
-
-    @property
-    def holder(self) -> SessionHolder | None: ...
-
-
-S = TypeVar("S", bound=CountedSession)
-
-
-class SessionTable(Generic[S]):
+class SessionTable:
     """The open sessions. Those of strangers are limited by address, all others by principal.
 
     A stranger's session gives way if it is idle: to another one from its address if that has too many, and to anybody
@@ -189,11 +160,11 @@ class SessionTable(Generic[S]):
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.open: set[S] = set()
+        self.open: set[Session] = set()
         self._of_principal: dict[str, int] = {}
-        self._of_address: dict[str, set[S]] = {}
+        self._of_address: dict[str, set[Session]] = {}
 
-    def admit(self, session: S) -> None:
+    def admit(self, session: Session) -> None:
         """Count a new session in, or raise LimitExceeded."""
         limits, address = self.limits, session.address
         mine = self._of_principal.get(session.principal, 0)
@@ -210,7 +181,7 @@ class SessionTable(Generic[S]):
         else:
             self._of_principal[session.principal] = mine + 1
 
-    def dismiss(self, session: S) -> None:
+    def dismiss(self, session: Session) -> None:
         """Count a session out."""
         if session not in self.open:
             return

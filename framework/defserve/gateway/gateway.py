@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.rates import Buckets, Rate
@@ -31,6 +31,9 @@ from defserve.protocols.mcpx.envelope import (
     parse,
 )
 from defserve.protocols.mcpx.topic import AUTHENTICATED
+
+if TYPE_CHECKING:
+    from defserve.gateway.listener import GatewayConnection
 
 log = logging.getLogger("defserve.gateway")
 
@@ -119,7 +122,7 @@ class Gateway:
         return admission if chosen is None else replace(admission, routing=chosen)
 
     def join(
-        self, name: str, admission: Admission, wire: Wire, *, replaces: bool = True
+        self, name: str, admission: Admission, wire: GatewayConnection, *, replaces: bool = True
     ) -> TopicMember | AdmissionRefused:
         """Add a participant. Everyone is told, the participant included; then it is welcomed.
 
@@ -344,32 +347,13 @@ def _log_event(event: str, member: TopicMember, **fields: object) -> None:
         log.info("%s", encode({**about, "connection": member.connection, **fields}).decode())
 
 
-# -- The members of a topic, and who receives what. No event loop: a connection is only known as a `Wire`.
+# -- The members of a topic, and who receives what. No event loop: of a connection, only what does not wait is used.
 
 
 WINDOW_SECONDS: Final = 60.0
 """How long messages are counted, as the reference gateway counts them."""
 HISTORY_BYTES: Final = 256 * 1024
 """What is kept of one topic, beside the number of messages."""
-
-
-class Wire(Protocol):
-    """The connection to one participant. Its methods do not wait."""
-
-    def offer(self, frame: bytes, limit: float) -> bool:
-        """Send an encoded frame, unless more than `limit` bytes wait already. Returns whether it was accepted.
-
-        Does nothing on a connection that is closing.
-        """
-        ...
-
-    def waiting(self) -> int:
-        """How many bytes were accepted and are not sent yet."""
-        ...
-
-    def end(self, code: int, reason: str) -> None:
-        """Close the connection after everything that was written."""
-        ...
 
 
 class TopicMember:
@@ -381,7 +365,12 @@ class TopicMember:
     )  # fmt: skip
 
     def __init__(
-        self, topic: GatewayTopic, admission: Admission, capabilities: Capabilities, wire: Wire, connection: str
+        self,
+        topic: GatewayTopic,
+        admission: Admission,
+        capabilities: Capabilities,
+        wire: GatewayConnection,
+        connection: str,
     ) -> None:
         self.topic, self.capabilities, self.wire = topic, capabilities, wire
         self.id, self.routing = admission.participant, admission.routing

@@ -61,7 +61,7 @@ def text_frame(data: bytes) -> bytes:
 
 
 class GatewayConnection(ServerConnection):
-    """One connection. Once it is open, it is a `Wire` of the gateway; a request other than GET is answered at once."""
+    """One connection. Once it is open, the gateway sends by it; a request other than GET is answered at once."""
 
     def __init__(self, endpoint: GatewayEndpoint, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
+from defserve.base.decompression import ACCEPTED_CODINGS
 from defserve.errors import UsageError
 from defserve.guard.egress import DEADLINE, Egress, refusal
 from defserve.guard.verdict import Violation
@@ -166,20 +167,28 @@ def _origin(request: httpx2.Request) -> tuple[str, str, int | None]:
 
 
 def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
+    httpx = load_httpx("the guarded HTTP client")
+    from defserve.guard.http_transport import CONNECT_SECONDS, GuardedTransport
+
+    return make_shared_client(
+        GuardedTransport(egress, resolver, tls),
+        headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPTED_CODINGS},
+        timeout=httpx.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_SECONDS)),
+    )
+
+
+def make_shared_client(transport: httpx2.AsyncBaseTransport, **options: Any) -> httpx2.AsyncClient:
+    """A client of httpx that serves many callers: a cookie that one caller was given is never sent for another."""
+    cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    return load_httpx("an HTTP client").AsyncClient(
+        transport=transport, cookies=cookies, trust_env=False, follow_redirects=False, **options
+    )
+
+
+def load_httpx(what: str, *, fix: str = 'pip install "defserve[client]"') -> Any:
+    """httpx2. Raises UsageError that says what needs it, if it is not installed."""
     try:
         import httpx2
     except ImportError:
-        raise UsageError(
-            "the guarded HTTP client needs httpx2, which is not installed", fix='pip install "defserve[client]"'
-        ) from None
-    from defserve.guard.http_transport import ACCEPTED, CONNECT_SECONDS, GuardedTransport
-
-    return httpx2.AsyncClient(
-        transport=GuardedTransport(egress, resolver, tls),
-        headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPTED},
-        timeout=httpx2.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_SECONDS)),
-        # One client serves many callers: a cookie that one caller was given must not be sent for another.
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        trust_env=False,
-        follow_redirects=False,
-    )
+        raise UsageError(f"{what} needs httpx2, which is not installed", fix=fix) from None
+    return httpx2

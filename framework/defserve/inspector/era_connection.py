@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.client import Client
 from defserve.client.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, has_stored_sign_in
@@ -59,7 +60,7 @@ class Target:
 State: TypeAlias = Literal["opening", "open", "lost", "refused", "closed"]
 """`refused`: the server is there, and does not want this conversation (it does not speak the era, or needs a token)."""
 
-PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0
 PROVEN_SECONDS: Final = 5.0
 """A conversation that lasted as long was a good one: the next pause is the shortest again."""
 
@@ -141,7 +142,7 @@ class EraConnection:
         self._settled.set()
 
     async def _keep_connected(self) -> None:
-        tries = 0
+        backoff = Backoff(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             began = asyncio.get_running_loop().time()
             self._ended.clear()
@@ -161,9 +162,10 @@ class EraConnection:
             self._client = None
             lasted = asyncio.get_running_loop().time() - began
             is_away = isinstance(error, PeerGone)
-            tries = 0 if lasted > PROVEN_SECONDS else tries
-            pause = PAUSES[min(tries, len(PAUSES) - 1)] if is_away else None
-            tries += 1
+            if lasted > PROVEN_SECONDS:
+                backoff.reset()
+            wait = backoff.next_wait()
+            pause = wait if is_away else None
             self._set_state("lost" if is_away else "refused", self._describe_error(error), pause)
             self._settled.set()
             with suppress(TimeoutError):

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic_core import to_json
 
@@ -23,7 +23,9 @@ from defserve.core.messages import INVALID_PARAMS
 from defserve.core.outgoing_requests import peer_error
 from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
 from defserve.inspector.protocol import BadMessage, error_of
-from defserve.inspector.questions import Questions
+
+if TYPE_CHECKING:
+    from defserve.inspector.inspection import Inspection
 
 MAX_TASKS: Final = 100
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -33,7 +35,7 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 class FollowedTasks:
     """Started tools by number. If there are too many, the oldest of those that are over is dropped."""
 
-    def __init__(self, host: TaskHost) -> None:
+    def __init__(self, host: Inspection) -> None:
         self._host = host
         self._tasks: dict[int, FollowedTask] = {}
         self._last = 0
@@ -101,20 +103,10 @@ PUSH_SECONDS: Final = 0.05
 SHOWN: Final = ("createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
 
 
-class TaskHost(Protocol):
-    """What a started tool needs of the inspection."""
-
-    questions: Questions
-
-    async def client(self, era: str | None = None) -> Client: ...
-    def on_request_failed(self, era: str | None, error: BaseException) -> None: ...
-    def push(self, topic: str, data: Any) -> None: ...
-
-
 class FollowedTask:
     """Begins with `begin`, or with `resume` for a task that is known by its id. `record` is what is known of it."""
 
-    def __init__(self, host: TaskHost, record: FollowedRecord) -> None:
+    def __init__(self, host: Inspection, record: FollowedRecord) -> None:
         self._host, self.record = host, record
         self._started: StartedCall | None = None
         self._asked: dict[str, asyncio.Task[None]] = {}

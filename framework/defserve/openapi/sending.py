@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from defserve.base.backoff import Backoff, parse_retry_after
 from defserve.errors import LimitExceeded, Refused, ToolError, UsageError
 from defserve.limits import Limits
 
@@ -61,8 +60,9 @@ class Sender:
     async def send(self, request: ApiRequest, *, idempotent: bool) -> ApiResponse:
         """The response. Raises ToolError if there is none."""
         left = self._retries if idempotent else 0
+        backoff = Backoff(FIRST_PAUSE, MAX_PAUSE_SECONDS, jitter=(0.5, 1.0))
         for attempt in range(left + 1):
-            pause = min(FIRST_PAUSE * 2**attempt, MAX_PAUSE_SECONDS) * (0.5 + random.random() / 2)
+            pause = backoff.next_wait()
             try:
                 response = await self._exchange(request)
             except (Refused, LimitExceeded, ToolError):
@@ -78,7 +78,7 @@ class Sender:
             else:
                 if response.status not in RETRIED or attempt == left:
                     return response
-                pause = _compute_retry_pause(response, pause)
+                pause = max(pause, parse_retry_after(response.headers))
                 if pause > MAX_PAUSE_SECONDS:
                     return response
             await asyncio.sleep(pause)
@@ -149,12 +149,6 @@ async def _read_body(response: Any) -> bytes:
     return b"".join(parts)
 
 
-def _compute_retry_pause(response: ApiResponse, pause: float) -> float:
-    """The seconds to wait before the next attempt, as the API asks."""
-    said = response.headers.get("retry-after", "")
-    return max(pause, float(said)) if said.isdecimal() and len(said) < 10 else pause
-
-
 def _is_of_httpx(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2")
 
@@ -223,17 +217,6 @@ class InProcessApp:
 
 def in_process_client(app: Any) -> Any:
     """An httpx client of an ASGI app. Raises UsageError if httpx2 is not installed."""
-    try:
-        import httpx2
-    except ImportError:
-        raise UsageError(
-            "calling an app needs httpx2, which is not installed", fix='pip install "defserve[client]"'
-        ) from None
+    from defserve.guard.http_client import load_httpx, make_shared_client
 
-    return httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(app, raise_app_exceptions=False),
-        # One client serves many callers: a cookie that one was given must not be sent for another.
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        trust_env=False,
-        follow_redirects=False,
-    )
+    return make_shared_client(load_httpx("calling an app").ASGITransport(app, raise_app_exceptions=False))

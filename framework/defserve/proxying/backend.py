@@ -198,7 +198,7 @@ class Backend(MountedServer):
     # -- conversations and fronts ------------------------------------------------------------------------
 
     def on_channel_ended(self, channel: Channel, reason: PeerGone) -> None:
-        """See `channel.ChannelOwner`."""
+        """The backend has left this conversation."""
         if channel is self._conversations.main:
             self._supervision.main_gone.set()
             return

@@ -22,7 +22,7 @@ from defserve.protocols.mcp.tasks.extension import TaskLost
 from defserve.protocols.mgp.errors import UpstreamUnavailable
 from defserve.proxying import boundary, items
 from defserve.proxying.boundary import shape_result, too_busy
-from defserve.proxying.channel import BackendExchange, Channel, front_of
+from defserve.proxying.channel import Channel, front_of
 from defserve.proxying.relay import RelayContext, RelayedCall, get_held_handle, read_task_id
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class HeldChannel(NamedTuple):
     """A conversation that an exchange keeps open, though it is over."""
 
     channel: Channel
-    exchange: BackendExchange
+    exchange: RelayedCall
     timer: asyncio.TimerHandle
 
 
@@ -330,7 +330,7 @@ class HeldChannels:
         self._held: dict[str, HeldChannel] = {}
         self._most, self._share = most, -(-most * HELD_SHARE_OF_ONE // 4)
 
-    def hold_channel(self, channel: Channel, exchange: BackendExchange, seconds: float = HELD_SECONDS) -> str | None:
+    def hold_channel(self, channel: Channel, exchange: RelayedCall, seconds: float = HELD_SECONDS) -> str | None:
         """Keep a conversation; its handle. None if there is no room: then it ends."""
         caller = _caller(channel)
         if len(self._held) >= self._most:

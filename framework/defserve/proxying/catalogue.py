@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.hidden_characters import is_plain
 from defserve.client.replies import Json, lacks_method, object_of
@@ -26,8 +26,11 @@ from defserve.protocols.mcp.uri_template import UriTemplate
 from defserve.protocols.mgp.terms import SECURITY_KEY, derive_security
 from defserve.proxying.boundary import find_hidden_name, readable
 from defserve.proxying.channel import Channel
-from defserve.proxying.items import Relays, RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
+from defserve.proxying.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 from defserve.proxying.mounted import MAX_NAME, ToolChoice, outer_name, problem_of, tool_name_problem
+
+if TYPE_CHECKING:
+    from defserve.proxying.backend import Backend
 
 log = logging.getLogger("defserve.proxying")
 
@@ -170,7 +173,7 @@ class BackendCatalogue:
     """The items of one backend. `problems` says which of them are left out, and why."""
 
     def __init__(
-        self, backend: Relays, front: FrontRegistries, choice: ToolChoice, transform: Transform | None = None
+        self, backend: Backend, front: FrontRegistries, choice: ToolChoice, transform: Transform | None = None
     ) -> None:
         self._backend, self._front, self._choice, self._transform = backend, front, choice, transform
         mcp = front.mcp
@@ -446,15 +449,15 @@ class BackendCatalogue:
                 log.warning("server %r: %s", self._backend.id, problem)
 
 
-def _resource(backend: Relays, uri: str, raw: Json) -> RemoteResource:
+def _resource(backend: Backend, uri: str, raw: Json) -> RemoteResource:
     return RemoteResource(backend, uri, raw)
 
 
-def _template(backend: Relays, uri: str, raw: Json) -> RemoteResource:
+def _template(backend: Backend, uri: str, raw: Json) -> RemoteResource:
     return RemoteResource(backend, uri, raw, template_of(uri))
 
 
-MAKERS: Final[dict[str, Callable[[Relays, str, Json], Any]]] = {
+MAKERS: Final[dict[str, Callable[[Backend, str, Json], Any]]] = {
     "tools": RemoteTool,
     "prompts": RemotePrompt,
     "resources": _resource,

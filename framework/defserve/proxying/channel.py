@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
@@ -23,7 +23,6 @@ from defserve.client.eras import (
     SubscribedNews,
     open_conversation,
 )
-from defserve.client.exchange import Follower
 from defserve.client.link import PollingLink
 from defserve.client.replies import Json, lacks_method, object_of
 from defserve.core.json_values import is_object
@@ -43,8 +42,9 @@ if TYPE_CHECKING:
     from defserve.core.messages import Id, Request
     from defserve.core.peer import PeerIdentity
     from defserve.core.session import Session
+    from defserve.proxying.backend import Backend
     from defserve.proxying.conversations import ChannelGrants
-    from defserve.proxying.targets import Secrets
+    from defserve.proxying.relay import RelayedCall
 
 
 OPEN_SECONDS: Final = 30.0
@@ -68,64 +68,17 @@ OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"}
 """The notifications that a front hears within its call."""
 
 
-class BackendExchange(Follower, Protocol):
-    """A call under way in a channel."""
-
-    call: Call
-
-    def ask(self, method: str, params: Json) -> Coroutine[Any, Any, Any]:
-        """Have the front answer a question of the backend."""
-        ...
-
-    def hear(self, method: str, params: Json) -> None:
-        """A notification came that belongs to this call."""
-        ...
-
-    def hang_up(self) -> None:
-        """End the response of the front, where it can come back for the rest."""
-        ...
-
-    def note_missing_capability(self, capability: str) -> None:
-        """The backend asked for what the front did not offer."""
-        ...
-
-    @property
-    def listener(self) -> object:
-        """Whose call it is. Who has several calls hears a message once."""
-        ...
-
-
-class ChannelOwner(Protocol):
-    """What a channel tells the backend it belongs to."""
-
-    id: str
-    secrets: Secrets
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the operator lets callers share a conversation, whoever they are."""
-        ...
-
-    def heard(self, channel: Channel, method: str, params: Json) -> None:
-        """A notification came that belongs to no call."""
-        ...
-
-    def on_channel_ended(self, channel: Channel, reason: PeerGone) -> None:
-        """The backend has left this conversation."""
-        ...
-
-
 class Channel:
     """Opened for one `front`, or for nobody in particular (None): then the backend may ask nothing, and tells all.
 
     `by_era` is what only our own requests offer, and the calls of fronts do not.
     """
 
-    def __init__(self, owner: ChannelOwner, front: Front | None, by_era: Mapping[str, Json] | None = None) -> None:
+    def __init__(self, owner: Backend, front: Front | None, by_era: Mapping[str, Json] | None = None) -> None:
         self.front, self._owner, self._by_era = front, owner, by_era or {}
         self.offers: Json = dict(front.offers if front is not None else OFFER)
         self.may_ask = not self.offers.keys().isdisjoint(QUESTIONS.values())
-        self.exchanges: dict[BackendExchange, None] = {}
+        self.exchanges: dict[RelayedCall, None] = {}
         self._now = asyncio.get_running_loop().time
         self.used_at = self._now()
         self.gone: PeerGone | None = None
@@ -207,18 +160,18 @@ class Channel:
             known = self._meta = offers, level, encode(self.with_meta({}, {}, offers, level))[1:]
         return Encoded(b"%b,%b" % (given[:-1], known[2]) if params else b"{" + known[2])
 
-    def forward(self, method: str, params: Json, exchange: BackendExchange) -> Coroutine[Any, Any, RawReply]:
+    def forward(self, method: str, params: Json, exchange: RelayedCall) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
         return self.conversation.follow(method, params, exchange)
 
-    def begin(self, exchange: BackendExchange) -> None:
+    def begin(self, exchange: RelayedCall) -> None:
         """A call is under way until `end`, and may send several requests."""
         self.exchanges[exchange] = None
         if self._began is not None:
             self._began.set()
             self._began = None
 
-    def end(self, exchange: BackendExchange) -> None:
+    def end(self, exchange: RelayedCall) -> None:
         self.exchanges.pop(exchange, None)
         if not self.exchanges:
             self.used_at = self._now()
@@ -266,7 +219,7 @@ class Channel:
         return await self._answer_question(request, self._ask_last(request), next(reversed(self.exchanges), None))
 
     async def _answer_question(
-        self, request: Request, asking: Coroutine[Any, Any, Any], exchange: BackendExchange | None
+        self, request: Request, asking: Coroutine[Any, Any, Any], exchange: RelayedCall | None
     ) -> Any:
         """The answer to a question, if it was offered, and a person is not asked too many at once."""
         try:
@@ -301,7 +254,7 @@ class Channel:
                 raise ProtocolError("no call is under way, so there is nobody to ask") from None
         return await next(reversed(self.exchanges)).ask(request.method, request.params)
 
-    async def answer_in(self, exchange: BackendExchange, request: Request) -> Any:
+    async def answer_in(self, exchange: RelayedCall, request: Request) -> Any:
         """The answer to a request that came within a call."""
         if request.method == "ping":
             return {}
@@ -309,7 +262,7 @@ class Channel:
             return self.grants.reply(request.method, request.params, exchange.call)
         return await self._answer_question(request, exchange.ask(request.method, request.params), exchange)
 
-    def heard_in(self, exchange: BackendExchange, method: str, params: Json) -> None:
+    def heard_in(self, exchange: RelayedCall, method: str, params: Json) -> None:
         """A notification came within a call."""
         if method in OF_A_CALL:
             exchange.hear(method, params)
@@ -332,7 +285,7 @@ class Channel:
                 exchange.hang_up()
                 return
 
-    def _readers(self, params: Json) -> Collection[BackendExchange]:
+    def _readers(self, params: Json) -> Collection[RelayedCall]:
         """The calls that a log message belongs to: the one that it names by its progress token, or one of each caller.
 
         Several callers must not read each other's, unless the operator lets them share this conversation.

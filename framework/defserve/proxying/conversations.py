@@ -32,13 +32,14 @@ from defserve.protocols.mgp.vocabulary import (
 )
 from defserve.proxying import boundary
 from defserve.proxying.boundary import too_busy
-from defserve.proxying.channel import Channel, ChannelOwner, Front
+from defserve.proxying.channel import Channel, Front
 from defserve.proxying.mounted import RestartPolicy, RestartRefusal, RestartsByKey
 from defserve.proxying.targets import Per
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
+    from defserve.proxying.backend import Backend
     from defserve.proxying.mounted import BackendState, MountedServer
 
 
@@ -56,7 +57,7 @@ class Conversations:
     """
 
     def __init__(
-        self, server: MountedServer, state: BackendState, owner: ChannelOwner, policy: Callable[[], RestartPolicy]
+        self, server: MountedServer, state: BackendState, owner: Backend, policy: Callable[[], RestartPolicy]
     ) -> None:
         self._server, self._state, self._owner = server, state, owner
         self._restarts = RestartsByKey(policy)

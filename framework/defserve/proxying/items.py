@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.binding.arguments import Arguments
 from defserve.binding.json_schemas import with_properties
@@ -37,7 +37,7 @@ from defserve.proxying.relay import must_be_task
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.protocols.mcp.uri_template import UriTemplate
-    from defserve.proxying.targets import Secrets
+    from defserve.proxying.backend import Backend
 
 
 # Where the listing of a tool names the resource that shows it: `_meta.ui.resourceUri`, or the older flat member.
@@ -136,19 +136,6 @@ ANNOTATION: Final = "x-mcp-header"
 NEEDS: Final[Mapping[str, str]] = {"title": "titles", "icons": "icons", "_meta": "meta"}
 
 
-class Relays(Protocol):
-    """The backend that an item belongs to."""
-
-    id: str
-    prefix: Prefix
-    secrets: Secrets
-    timeout: float | None
-
-    def relay(self, call: Call, method: str, params: Json) -> Coroutine[Any, Any, Json]:
-        """The result of a request to the backend."""
-        ...
-
-
 class RawArguments(Arguments):
     """The arguments of a tool elsewhere. They are not checked here: that server checks them."""
 
@@ -194,7 +181,7 @@ class OfBackend(Item[Any]):
 
     __slots__ = ()
 
-    backend: Relays
+    backend: Backend
 
     @property
     def where(self) -> str:
@@ -218,7 +205,7 @@ class RemoteTool(OfBackend, Tool):
 
     fronts: set[Hashable] | None
 
-    def __init__(self, backend: Relays, name: str, raw: Json) -> None:
+    def __init__(self, backend: Backend, name: str, raw: Json) -> None:
         self.backend, self.inner, self.raw, self.fronts = backend, str(raw["name"]), raw, None
         self.must_be_task = must_be_task(raw)
         options = ToolOptions(
@@ -303,7 +290,7 @@ class RemotePrompt(OfBackend, Prompt):
 
     fronts: set[Hashable] | None
 
-    def __init__(self, backend: Relays, name: str, raw: Json) -> None:
+    def __init__(self, backend: Backend, name: str, raw: Json) -> None:
         self.backend, self.inner, self.raw, self.fronts = backend, str(raw["name"]), raw, None
         options = PromptOptions(name=name, description=text_of(raw.get("description")) or "", timeout=backend.timeout)
         super().__init__(name, options, RelayedFunction(name, RawArguments({}), self._send), None)
@@ -334,7 +321,7 @@ class RemoteResource(OfBackend, Resource):
 
     fronts: set[Hashable] | None
 
-    def __init__(self, backend: Relays, uri: str, raw: Json, template: UriTemplate | None = None) -> None:
+    def __init__(self, backend: Backend, uri: str, raw: Json, template: UriTemplate | None = None) -> None:
         self.backend, self.raw, self.fronts = backend, raw, None
         options = ResourceOptions(
             name=text_of(raw.get("name")) or uri,
@@ -393,7 +380,7 @@ def _says_not_found(error: RelayedError, uri: str | None) -> bool:
     return error.code == RESOURCE_NOT_FOUND or (error.code == InvalidParams.code and error.data.get("uri") == uri)
 
 
-async def complete(backend: Relays, call: Call, params: Json) -> Json:
+async def complete(backend: Backend, call: Call, params: Json) -> Json:
     """Suggestions of a backend. `params` name its own prompt or template."""
     known = {name: params[name] for name in ("ref", "argument", "context") if name in params}
     seconds = backend.timeout or call.session.composition.limits.tool

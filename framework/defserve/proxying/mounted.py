@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+from defserve.base.backoff import compute_backoff
 from defserve.base.hidden_characters import is_plain
 from defserve.client.mgp.server_claims import SaidMgp, parse_mgp_claims
 from defserve.client.replies import Json
@@ -388,9 +389,7 @@ class Restarts:
                 RefusalReason.LIMIT, f"{count} restarts in {policy.window:g} s, and no more than that are allowed"
             )
         self._times.append(self._clock())
-        # Beyond 2¹⁰⁰ every cap is reached, and a float would overflow at 2¹⁰²⁴.
-        wait = min(policy.cap, policy.base * 2.0 ** min(count, 100))
-        return wait * (1 - JITTER * self._chance())
+        return compute_backoff(count, policy.base, policy.cap) * (1 - JITTER * self._chance())
 
     def clear(self) -> None:
         """Forget the restarts so far, because an operator asked for a start."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.client.replies import Json, object_of
 from defserve.core.call import Call
@@ -281,23 +281,10 @@ LIST_SECONDS: Final = 2.0
 """How long a list waits for backends that tell their skills again."""
 
 
-class Backends(Protocol):
-    """The backends of a server."""
-
-    @property
-    def backends(self) -> Mapping[str, Backend]: ...
-
-    async def before_list(self, call: Call) -> None: ...
-
-    def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None: ...
-
-    def declare_found(self, item: RemoteResource) -> None: ...
-
-
 class RemoteSkills:
     """See `mcp.skills.skills.SkillSource`."""
 
-    def __init__(self, backends: Backends, registry: Registry[ListedSkill]) -> None:
+    def __init__(self, backends: Mounts, registry: Registry[ListedSkill]) -> None:
         self._backends, self._registry = backends, registry
 
     async def before_list(self, call: Call) -> None:

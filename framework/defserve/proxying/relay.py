@@ -320,11 +320,11 @@ class RelayedCall:
         return f"The call waited in server {self.server.id!r} and may have had effects: look before you call it again."
 
     def on_request(self, request: Request) -> Coroutine[Any, Any, Any]:
-        """See `channel.BackendExchange`."""
+        """The backend asks something within this call."""
         return self.channel.answer_in(self, request)
 
     async def ask(self, method: str, params: Json) -> Any:
-        """See `channel.BackendExchange`."""
+        """Have the front answer a question of the backend."""
         params = with_asker(self.server.id, method, self._secrets.clean(params))
         if self._work is not None:
             return await self._work.ask(method, params, ACCEPTABLE[method])
@@ -333,11 +333,11 @@ class RelayedCall:
     # -- what comes back ---------------------------------------------------------------------------------
 
     def on_notification(self, method: str, params: Json) -> None:
-        """See `channel.BackendExchange`."""
+        """The backend says something within this call."""
         self.channel.heard_in(self, method, params)
 
     def hear(self, method: str, params: Json) -> None:
-        """See `channel.BackendExchange`."""
+        """A notification came that belongs to this call."""
         call = self.call
         if method == "notifications/message":
             pass_on_log(call, self._secrets.hidden_in(params))
@@ -357,15 +357,15 @@ class RelayedCall:
 
     @property
     def listener(self) -> object:
-        """See `channel.BackendExchange`."""
+        """Whose call it is. Who has several calls hears a message once."""
         return self.front.key or self
 
     def hang_up(self) -> None:
-        """See `channel.BackendExchange`."""
+        """End the response of the front, where it can come back for the rest."""
         self.call.root.hang_up()
 
     def note_missing_capability(self, capability: str) -> None:
-        """See `channel.BackendExchange`."""
+        """The backend asked for what the front did not offer."""
         self._lacks = capability
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from functools import partial
 from sys import getrefcount
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 from weakref import getweakrefcount
 
 from defserve.core.call import Call
@@ -268,21 +268,12 @@ class AsyncioEngine:
 # -- The time that a call has: it begins when the call first waits, and stops while a person is asked.
 
 
-class TimingEngine(Protocol):
-    """What a deadline needs of an engine."""
-
-    loop: asyncio.AbstractEventLoop
-    timers: Timers
-
-    def keep_task(self, task: asyncio.Task[Any], /) -> None: ...
-
-
 class CallDeadline:
     """Ends a call when its time is up. It starts when the call first waits; `pause` stops the clock."""
 
     __slots__ = ("_engine", "_call", "_seconds", "_left", "_since", "_handle", "_renewed", "_spent", "_most")
 
-    def __init__(self, engine: TimingEngine, call: Call, seconds: float) -> None:
+    def __init__(self, engine: AsyncioEngine, call: Call, seconds: float) -> None:
         self._engine, self._call, self._seconds, self._left = engine, call, seconds, seconds
         loop = engine.loop
         self._since = loop.time()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import sys
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from defserve.auth.oauth import is_loopback
+from defserve.base.backoff import Backoff
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine
 from defserve.core.extension import Carrier
@@ -59,37 +59,25 @@ class GuestCarrier(Carrier, Protocol):
         ...
 
 
-class Backoff:
-    """How long to wait before the next attempt: twice as long each time, up to a limit, minus a random part.
+class PlaceBackoff(Backoff):
+    """Who loses its place to another waits longer than `longest`: twice as long every time, up to an hour.
 
-    Only who loses its place to another waits longer than that limit: twice as long every time, up to an hour. If the
-    last time was more than `FIGHT_SECONDS` ago, it begins anew.
+    If the last time was more than `FIGHT_SECONDS` ago, that begins anew.
     """
 
     def __init__(
         self, first: float = 0.5, longest: float = 30.0, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.first, self.longest, self._clock = first, longest, clock
-        self._next = first
-        self._stays_out = longest
+        super().__init__(first, longest, jitter=(0.5, 1.0))
+        self._stay_out, self._clock = Backoff(longest, MAX_BACKOFF_SECONDS), clock
         self._replaced: float | None = None
 
-    def reset(self) -> None:
-        """The next wait is the shortest."""
-        self._next = self.first
-
-    def longer(self) -> None:
+    def lose_place(self) -> None:
         """Another has taken the place: the next wait is a long one."""
         last, self._replaced = self._replaced, self._clock()
         if last is not None and self._replaced - last > FIGHT_SECONDS:
-            self._stays_out = self.longest
-        self._next = self._stays_out
-        self._stays_out = min(self._stays_out * 2, MAX_BACKOFF_SECONDS)
-
-    def next(self) -> float:
-        """Seconds to wait. Random, so that many servers that lost the same place do not come back at once."""
-        seconds, self._next = self._next, min(self._next * 2, self.longest)
-        return seconds * random.uniform(0.5, 1.0)
+            self._stay_out.reset()
+        self._next = self._stay_out.next_wait()
 
 
 class Outbound:
@@ -107,13 +95,13 @@ class Outbound:
         *,
         token: str | None = None,
         return_url: str | None = None,
-        backoff: Backoff | None = None,
+        backoff: PlaceBackoff | None = None,
         on_admitted: Callable[[], None] | None = None,
     ) -> None:
         self.composition, self.guest, self.url, self._token = composition, guest, url, token
         self.return_url, self._was_replaced = return_url or url, False
         self._on_admitted = on_admitted
-        self.backoff = backoff or Backoff()
+        self.backoff = backoff or PlaceBackoff()
         self.over = asyncio.Event()
         self.seconds: float | None = None
         self._was_admitted = False
@@ -133,7 +121,7 @@ class Outbound:
                 log.warning("%s", error.message)
             if not self.over.is_set():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self.backoff.next()):
+                    async with asyncio.timeout(self.backoff.next_wait()):
                         await self.over.wait()
 
     async def _visit(self, engine: Engine) -> None:
@@ -194,7 +182,7 @@ class Outbound:
         if code == NORMAL:
             # Sent away on purpose, most likely for another process with the same name and token. If both came back at
             # once, they would replace each other for ever. So this one stays out, and each time for longer.
-            self.backoff.longer()
+            self.backoff.lose_place()
             self._was_replaced = True
             raise PeerGone(f"sent away: {reason or 'no reason given'}. This process stays out until the name is free")
         raise PeerGone(f"the connection ended: {code} {reason}".rstrip())

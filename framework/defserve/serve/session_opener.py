@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from defserve.serve.asyncio_engine import AsyncioEngine
 from defserve.serve.connection import get_session_arguments
 from defserve.serve.lifespans import enter_lifespans, finish_calls, wait_for_calls
 from defserve.serve.network import NetworkOptions, make_listener
-from defserve.serve.sockets import bind_sockets, network_of
+from defserve.serve.sockets import Header, HeaderList, bind_sockets, network_of
 
 SPARE = 64
 
@@ -172,7 +172,18 @@ class SessionOpener:
 
 
 class ReplyShape(Protocol):
-    """How results and errors are encoded. The meaning of the code beside the bytes is up to the shape."""
+    """How the reply to one request is encoded. The code beside the bytes is an HTTP status.
+
+    Read `headers` after the reply was encoded. `kind` is the header of its media type. `later`, if there is one then,
+    gives the reply that is sent instead: what takes long to encode is waited for, and does not hold up the loop.
+    """
+
+    @property
+    def kind(self) -> Header: ...
+    @property
+    def headers(self) -> HeaderList: ...
+    @property
+    def later(self) -> Callable[[], Awaitable[Replied]] | None: ...
 
     def result(self, call: Call, result: Any) -> Replied:
         """If it raises, the call fails with that error."""

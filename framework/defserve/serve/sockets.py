@@ -1,4 +1,4 @@
-"""What everything on sockets shares: listening sockets, who is at the other end, ASGI's types, a provider of sessions.
+"""What everything on sockets shares: listening sockets, who is at the other end, ASGI's types, calls that wait.
 
 Sockets listen before anything starts, so a refusal is one clear line. Who is at the other end (the address that a
 trusted proxy forwards, the user of a unix socket) is a fact of the connection: what follows from it is decided in
@@ -14,17 +14,14 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from defserve.auth.principals import Principal
 from defserve.base.concurrency import only_change
-from defserve.core.messages import Id, Message, Reply, Request
 from defserve.errors import UsageError
-from defserve.limits import Limits
 from defserve.serve.address import Address
 
 if TYPE_CHECKING:
@@ -341,7 +338,7 @@ class BufferedRequest(Protocol):
         ...
 
 
-# -- What network transports need from the runner: sessions, a start and an end.
+# -- What network transports need of a call.
 
 
 FinalReply: TypeAlias = tuple[bytes, int | None]
@@ -360,85 +357,6 @@ class WaitingCall(Protocol):
 
 BegunCall: TypeAlias = WaitingCall | FinalReply
 """A call that waits; or its reply, if it does not."""
-
-
-class RequestOffer(Protocol):
-    """What a request says about its sender. `stateless`: it belongs to no session."""
-
-    @property
-    def version(self) -> str: ...
-    @property
-    def stateless(self) -> bool: ...
-
-
-class TransportSession(Protocol):
-    """The part of a session that a transport uses. `holder` knows whether it is idle, and can end it.
-
-    A transport that can stop reading sets `on_room`, and reads nothing while the session is `full`.
-    """
-
-    holder: Any
-    on_room: Callable[[], None] | None
-
-    @property
-    def in_flight(self) -> Mapping[Id, object]: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def full(self) -> bool: ...
-    @property
-    def takes_batches(self) -> bool: ...
-    def feed_bytes(self, data: bytes | None, envelope: object | None = None) -> bool: ...
-    def feed_message(
-        self, message: Message | list[Message], envelope: object | None = None, identity: Principal | None = None
-    ) -> bool: ...
-    def start_call(
-        self, request: Request, envelope: object | None = None, offer: Any = ..., identity: Principal | None = None
-    ) -> BegunCall: ...
-    def takes_answer(self, reply: Reply, identity: Principal | None) -> bool: ...
-    def waits_for_room(self, envelope: object) -> bool: ...
-    def cancel(self, id: Id, identity: Principal | None = None) -> None: ...
-    def end_credential(self, credential: str) -> None: ...
-    def record(self) -> dict[str, Any]: ...
-    def restore(self, record: Mapping[str, Any]) -> None: ...
-    def feed_reply(self, reply: Reply, identity: Principal | None) -> None: ...
-    def close(self) -> None: ...
-
-
-class SessionProvider(Protocol):
-    """The part of the runner that a network transport uses."""
-
-    limits: Limits
-
-    @property
-    def offer_in(self) -> Callable[[Request], RequestOffer | None]:
-        """Reads the offer that a request carries, if it carries one. Raises for one that cannot be read."""
-        ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether it was started on the running loop."""
-        ...
-
-    async def start(self, ended: Callable[[], None]) -> None:
-        """Get ready to serve; a second call does nothing. `ended` is called when sessions must end."""
-
-    def drain(self) -> None:
-        """Take no new calls, and stop calls that would never end by themselves."""
-
-    async def stop(self) -> None:
-        """Serve no more."""
-
-    def open(self, outlet: Callable[[Any], None], *, principal: Principal, counted: bool) -> TransportSession:
-        """A new session; one that is not `counted` serves a single request. Raises LimitExceeded past the limit."""
-        ...
-
-    def open_shaped(self, outlet: Callable[[Any], None], *, principal: Principal, shape: Any) -> TransportSession:
-        """A session for a single request; `shape` encodes its reply."""
-        ...
-
-    def end(self, conversation: Any) -> None:
-        """A session that is not counted is over."""
 
 
 # -- How many fragments a WebSocket message may have. Each costs memory and time, however little is in it.

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.errors import UsageError
 from defserve.openapi.api import MANY, Api, ImportFields, ImportOptions
-from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.tools import Tool
 from defserve.server.decorators import caller
 from defserve.server.options import refuse_unknown
+
+if TYPE_CHECKING:
+    from defserve.server.server import Server
+
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
-class ServesTools(Protocol):
-    """What an API is added to: a `Server`."""
-
-    mcp: MCP
-    lifespan: Lifespan | None
-
-    def add_tool(self, tool: Tool) -> None: ...
-
-
-S = TypeVar("S", bound=ServesTools)
+S = TypeVar("S", bound="Server")
 
 IN_PROCESS = "http://localhost"
 """The address of an app in this process. Nothing is ever sent there."""
@@ -60,12 +53,12 @@ def _path_parameters(app: Any) -> list[str]:
     return [name for found in convertors for name, one in found.items() if type(one).__name__ == "PathConvertor"]
 
 
-def add_document(server: ServesTools, document: Any, options: Mapping[str, Any]) -> None:
+def add_document(server: Server, document: Any, options: Mapping[str, Any]) -> None:
     """Add a tool for each operation to a server."""
     add(server, Api(document, _parse_options(options, "server.add_openapi")))
 
 
-def add(server: ServesTools, api: Api) -> None:
+def add(server: Server, api: Api) -> None:
     """Serve the tools of an API, as long as the server serves."""
     for tool in api.tools:
         server.add_tool(tool)

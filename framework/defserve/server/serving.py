@@ -5,35 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from defserve.core.composition import Composition
 from defserve.core.extension import Extension
 from defserve.errors import UsageError
-from defserve.protocols.mcp.extension import MCP
 
 if TYPE_CHECKING:
-    from defserve.auth import Auth
-    from defserve.protocols.mcpx.extension import MCPX
     from defserve.protocols.mcpx.participant import Participant
     from defserve.server.decorators import WebFields
+    from defserve.server.server import Server
 
 
-class Served(Protocol):
-    """The part of a server that serving uses."""
-
-    mcp: MCP
-    auth: Auth | None
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def composition(self) -> Composition: ...
-    @property
-    def mcpx(self) -> MCPX: ...
-
-
-def serve(server: Served, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
+def serve(server: Server, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
     """Serve on an address until it ends. Returns the exit code."""
     if on.startswith("mcpx+"):
         return _in_topic(server, on, token, token_file)
@@ -47,7 +30,7 @@ def serve(server: Served, on: str, token: str | None, token_file: str | None, we
     return run(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), web)
 
 
-def _on_stdio(server: Served, on: str) -> int:
+def _on_stdio(server: Server, on: str) -> int:
     from defserve.serve.stdio import StdioService
 
     if server.auth is not None and server.auth.in_messages:
@@ -63,7 +46,7 @@ def _on_stdio(server: Served, on: str) -> int:
     return StdioService(server.composition).run()
 
 
-def _in_topic(server: Served, on: str, token: str | None, token_file: str | None) -> int:
+def _in_topic(server: Server, on: str, token: str | None, token_file: str | None) -> int:
     from defserve.serve.outbound import serve_outbound
     from defserve.server import topics
 
@@ -75,7 +58,7 @@ def _in_topic(server: Served, on: str, token: str | None, token_file: str | None
 
 
 @asynccontextmanager
-async def join_topic(server: Served, on: str, token: str | None) -> AsyncGenerator[Participant]:
+async def join_topic(server: Server, on: str, token: str | None) -> AsyncGenerator[Participant]:
     """Serve in a topic, on the running loop, for as long as the block runs."""
     from defserve.serve.outbound import outbound
     from defserve.server import topics

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from socket import socket
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from defserve.auth import Auth
 from defserve.auth.authority import canonical_address
@@ -17,7 +17,7 @@ from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMING_EVENT_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
 from defserve.serve.address import Address
-from defserve.serve.http.app import HttpApp, HttpOptions, Probe
+from defserve.serve.http.app import HttpApp, HttpOptions
 from defserve.serve.http.other_endpoints import PageContent, PageRules
 from defserve.serve.http.streamable import HttpRules
 from defserve.serve.network import NetworkOptions, listen
@@ -27,18 +27,13 @@ from defserve.server.decorators import WebFields
 from defserve.server.metrics import Metrics
 from defserve.server.sharing import sharing_of
 
+if TYPE_CHECKING:
+    from defserve.server.workers.worker import Worker
+
 # The address of a unix socket has no path for the endpoint, so this one is used.
 UNIX_PATH = "/mcp"
 
 NO_SESSIONS = f"This server has no sessions, so it cannot be initialized: use protocol version {STATELESS_VERSIONS[-1]}"
-
-
-class ProcessGroup(Protocol):
-    """Several processes that serve together, as one of them sees them."""
-
-    @property
-    def probes(self) -> Mapping[str, Probe]: ...
-    async def metrics(self) -> tuple[int, bytes]: ...
 
 
 def app(
@@ -55,7 +50,7 @@ def app_of(
     options: WebFields,
     address: Address | None,
     local_key: str | None = None,
-    group: ProcessGroup | None = None,
+    group: Worker | None = None,
 ) -> HttpApp:
     """The application whose sessions `provider` opens. Who shows the `local_key` is the local user.
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from defserve.base.backoff import Backoff
 from defserve.errors import Refused, UsageError
 from defserve.stores import store
 from defserve.stores.files import UNOWNED_VALUES_PROBLEM, newer_format
@@ -148,17 +149,17 @@ class RedisStore:
 
         An empty text says that something may have been missed: at the beginning, and after each broken connection.
         """
-        pause = AGAIN
+        backoff = Backoff(AGAIN, MAX_PAUSE_SECONDS)
         while True:
             made = self.address.client(socket_connect_timeout=self._timeout, health_check_interval=self._timeout)
             listening = made.pubsub()
             try:
-                with self.address.raising_store_errors(quietly=pause > AGAIN):
+                with self.address.raising_store_errors(quietly=not backoff.is_reset):
                     await listening.subscribe(self._key(space))
                     # The first message says that Redis has subscribed us; it may refuse to.
                     while await listening.get_message(timeout=self._timeout) is None:
                         pass
-                pause = AGAIN
+                backoff.reset()
                 yield ""
                 with self.address.raising_store_errors():
                     while True:
@@ -169,10 +170,9 @@ class RedisStore:
                             yield ""
             except Exception as error:
                 # What redis-py raises besides its own errors must not end it: nobody would hear of a change again.
-                if pause == AGAIN and not isinstance(error, Refused):
+                if backoff.is_reset and not isinstance(error, Refused):
                     log.error("the store %s is in trouble", self.address.where, exc_info=error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MAX_PAUSE_SECONDS)
+                await asyncio.sleep(backoff.next_wait())
             finally:
                 with suppress(Exception):
                     await listening.aclose()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Final, NamedTuple, NewType, Protocol
 
+from defserve.base.backoff import Backoff
 from defserve.errors import LimitExceeded, Refused
 
 _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -325,7 +325,7 @@ class Lease:
         await self.release()
 
     async def _wait(self) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, MAX_PAUSE_SECONDS, jitter=(0.5, 1.5))
         # The lease may be ours already: from an earlier time, or because the store repeated a change after it lost its
         # connection.
         while not (
@@ -333,11 +333,10 @@ class Lease:
             or await self._store.change(self._make_hold_change(self._token))
         ):
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
+                async with asyncio.timeout(backoff.next_wait()):
                     await self._given_up.wait()
             if self._given_up.is_set():
                 return
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     async def _renew(self) -> None:
         while True:

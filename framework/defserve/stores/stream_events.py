@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Hashable
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal
 
 from defserve.errors import Refused
 
@@ -39,52 +39,9 @@ class EventGap(Refused):
         super().__init__("some of the events after this one are no longer kept")
 
 
-class EventStore(Protocol):
-    """What one session has sent, by stream. Ids are unique in the session and name their stream. The store of another
-    session does not know them."""
-
-    def append(
-        self,
-        stream: str,
-        data: bytes,
-        *,
-        kind: StoredEventKind = "message",
-        key: Hashable = None,
-        audience: object = None,
-    ) -> str:
-        """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
-        ...
-
-    def audience(self, event_id: str) -> object:
-        """Who may read an event that is kept, in the words of whoever appended it."""
-        ...
-
-    def release(self, event_id: str) -> None:
-        """Nobody waits for the answer to this `request` any more: it may be dropped like any message."""
-        ...
-
-    def mark(self, stream: str) -> str:
-        """The id of the place after everything appended so far, for an event without data."""
-        ...
-
-    def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
-        """The stream of this id and the events after it; None for an id that this store never gave.
-
-        Raises EventGap if some of the events after it are no longer kept.
-        """
-        ...
-
-    def finish(self, stream: str) -> None:
-        """The client has received the whole stream, so it is the first to be dropped when room is needed."""
-        ...
-
-    def drop_events(self) -> None:
-        """The session is over: drop everything."""
-        ...
-
-
 class MemoryEvents:
-    """An EventStore in memory.
+    """What one session has sent, by stream. Ids are unique in the session and name their stream. The events of another
+    session do not know them.
 
     Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest are dropped first.
     Results stay as long as their stream, requests until they are released. Streams are dropped, oldest first, if more
@@ -125,6 +82,7 @@ class MemoryEvents:
         key: Hashable = None,
         audience: object = None,
     ) -> str:
+        """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
         opened = self._open(stream)
         held = opened.bytes
         opened.append(data, kind, key if kind == "progress" else None)
@@ -139,10 +97,12 @@ class MemoryEvents:
         return self._id(opened.number, opened.last)
 
     def audience(self, event_id: str) -> object:
+        """Who may read an event that is kept, in the words of whoever appended it."""
         stream, place = self._locate_event(event_id)
         return stream.audiences.get(place) if stream is not None else None
 
     def release(self, event_id: str) -> None:
+        """Nobody waits for the answer to this `request` any more: it may be dropped like any message."""
         stream, place = self._locate_event(event_id)
         if stream is not None:
             held = stream.bytes
@@ -159,10 +119,15 @@ class MemoryEvents:
         return self._streams.get(int(found[2])), int(found[3])
 
     def mark(self, stream: str) -> str:
+        """The id of the place after everything appended so far, for an event without data."""
         opened = self._open(stream)
         return self._id(opened.number, opened.last)
 
     def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
+        """The stream of this id and the events after it; None for an id that was never given here.
+
+        Raises EventGap if some of the events after it are no longer kept.
+        """
         found = _ID.fullmatch(event_id)
         if found is None or found[1] != self._tag:
             return None
@@ -180,6 +145,7 @@ class MemoryEvents:
         return stream.name, left
 
     def finish(self, stream: str) -> None:
+        """The client has received the whole stream, so it is the first to be dropped when room is needed."""
         number = self._names.get(stream)
         if number is None:
             return
@@ -191,6 +157,7 @@ class MemoryEvents:
             self._drop(next(iter(self._finished)))
 
     def drop_events(self) -> None:
+        """The session is over: drop everything."""
         self._streams.clear()
         self._names.clear()
         self._finished.clear()

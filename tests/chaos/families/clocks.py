@@ -95,7 +95,7 @@ def sessions(trial: Trial, seconds: float) -> None:
     asyncio.run(run())
 
 
-def web_sessions(trial: Trial, seconds: float) -> None:
+def session_opener(trial: Trial, seconds: float) -> None:
     folder = _folder(trial, "web")
     clock = FakeClock(folder)
     from tests.chaos.fault import kind
@@ -202,7 +202,7 @@ def tasks(trial: Trial, seconds: float) -> None:
 
 
 _for_each_jump("a server of pipes", "every call is answered", sessions)
-_for_each_jump("a session over HTTP", "the session goes on", web_sessions)
+_for_each_jump("a session over HTTP", "the session goes on", session_opener)
 _for_each_jump("a state in SQLite", "nothing is lost, and the order stays", states)
 _for_each_jump("an open question", "it is answered, or the error says that it has expired", questions)
 _for_each_jump(

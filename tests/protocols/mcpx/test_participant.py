@@ -303,7 +303,7 @@ async def test_a_bare_welcome_is_taken_too():
 
 
 async def test_a_server_comes_back_when_the_gateway_does(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.serve.outbound.Backoff.next", lambda self: 0.01)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr("defserve.base.backoff.Backoff.next_wait", lambda self: 0.01)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     async with gateway(worker=FULL, ann=FULL) as there, joined(calculator(), there) as carrier:
         async with stranger(there, "ann") as ann:
             await ann.answer(await ann.ask("worker", "ping"))

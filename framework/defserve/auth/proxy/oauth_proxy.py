@@ -203,9 +203,11 @@ class ProxySite:
         self._endpoints |= {f"{path}{base}": endpoints[path] for path in (ISSUER, OPENID)}
 
     def serves(self, path: str) -> bool:
+        """Whether a path, below that of the server, is one of its pages or endpoints."""
         return path in self._endpoints
 
     async def answer(self, request: SiteRequest) -> SiteAnswer:
+        """Answer a request for one of them. They decide themselves who may use them, and from which origin."""
         endpoint = self._endpoints[request.path]
         shared = _ANY_ORIGIN if endpoint.for_any_origin else ()
         if request.method == "OPTIONS" and endpoint.for_any_origin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import parse_qsl
 
 MAX_BODY_BYTES = 64 * 1024
@@ -30,18 +30,6 @@ class SiteAnswer:
     status: int
     body: bytes = b""
     headers: Sequence[tuple[str, str]] = ()
-
-
-class AuthSite(Protocol):
-    """Pages and endpoints. They decide themselves who may use them, and from which origin."""
-
-    def serves(self, path: str) -> bool:
-        """Whether a path, below that of the server, is one of them."""
-        ...
-
-    async def answer(self, request: SiteRequest) -> SiteAnswer:
-        """Answers a request for one of them."""
-        ...
 
 
 # -- What an OAuth client is answered if its request is refused (RFC 6749 §4.1.2.1, §5.2; RFC 7591 §3.2.2).

@@ -35,7 +35,6 @@ EXTRAS: Final = {
     "http": ("uvicorn", "httptools", "websockets"),
     "client": ("httpx2",),
     "auth": ("jwt", "cryptography"),
-    "oauth": ("joserfc",),
     "keyring": ("keyring",),
     "migrate": ("libcst",),
     "redis": ("redis",),

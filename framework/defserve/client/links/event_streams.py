@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
+from defserve.base.backoff import compute_backoff, parse_retry_after
 from defserve.client.link import Authorizer, Hear, Resolve, Turns, split_into_pieces
 from defserve.client.links.endpoint import EVENTS, MAX_MESSAGE_BYTES, Endpoint, HttpResponse, endpoint_at, media_type
 from defserve.client.links.http_connection import Broken
@@ -27,8 +28,6 @@ MAX_FAILURES = 5
 LINGER_SECONDS = 1.0
 RETRY_SECONDS = 1.0
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.01, 60.0
-MAX_DOUBLINGS: Final = 13
-"""They lead from the shortest wait to the longest."""
 PASSING: Final = frozenset((408, 409, 425, 429))
 """Refusals that pass, as those from 500 on do. 409: the server has not yet noticed that the last stream broke."""
 
@@ -94,7 +93,7 @@ class EventStreams:
                 if status in SESSION_GONE and tries > 1:
                     how.lost()
                 return None
-            failures, wanted = failures + 1, _retry_after(response)
+            failures, wanted = failures + 1, parse_retry_after(response.headers)
         return None
 
     def _note_refusal(self, status: int, *, is_missed: bool) -> None:
@@ -155,13 +154,7 @@ class EventStreams:
 def _pause(retry: float | None, failures: int, wanted: float) -> float:
     """Seconds before the next GET: the stream's `retry`, doubled with every failure, and no less than is `wanted`."""
     first = RETRY_SECONDS if retry is None else max(retry, MIN_RETRY_SECONDS)
-    return min(max(first * 2 ** min(failures, MAX_DOUBLINGS), wanted), MAX_RETRY_SECONDS)
-
-
-def _retry_after(response: HttpResponse) -> float:
-    """The seconds that the server wants to be left alone; 0 if it does not say."""
-    said = response.headers.get("retry-after", "")
-    return float(said) if said.isdecimal() and len(said) < 10 else 0.0
+    return min(max(compute_backoff(failures, first, MAX_RETRY_SECONDS), wanted), MAX_RETRY_SECONDS)
 
 
 # -- Whether a server says that it does not know a session. The specification has one way (404), servers have many.

@@ -13,14 +13,14 @@ import re
 import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from defserve.auth.oauth import is_loopback
+from defserve.base.decompression import ACCEPTED_CODINGS
 from defserve.client.link import Resolve
 from defserve.client.links.http_connection import (
-    ACCEPTED_CODINGS,
     FORBIDDEN_IN_VALUE,
     HEADER_NAME,
     WRITE_SECONDS,
@@ -30,7 +30,7 @@ from defserve.client.links.http_connection import (
     Unanswered,
     start_of,
 )
-from defserve.errors import Refused, UsageError
+from defserve.errors import Refused
 
 if TYPE_CHECKING:
     import httpx2
@@ -300,7 +300,12 @@ class ProxiedClient:
     """Does what `HttpClient` does. Raises UsageError without httpx2."""
 
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
-        httpx = _httpx()
+        from defserve.guard.http_client import load_httpx
+
+        httpx = load_httpx(
+            "connecting to an http address through a proxy",
+            fix='pip install "defserve[client]", or name the host in NO_PROXY',
+        )
         self._address, self._Error = address, httpx.HTTPError
         self.peers: frozenset[str] = frozenset()
         """Only the proxy knows."""
@@ -361,14 +366,3 @@ class ProxiedResponse:
         """Have done with the response."""
         with self._errors():
             await self._response.aclose()
-
-
-def _httpx() -> Any:
-    try:
-        import httpx2
-    except ImportError:
-        raise UsageError(
-            "connecting to an http address through a proxy needs httpx2, which is not installed",
-            fix='pip install "defserve[client]", or name the host in NO_PROXY',
-        ) from None
-    return httpx2

@@ -1,8 +1,7 @@
 """One HTTP/1.1 connection: a request out, its response in, then perhaps the next request.
 
 How it works: `Connection` does the I/O. `ResponseFraming` cuts bytes into the head and the body of one response,
-without I/O. The head is parsed strictly, since it decides where the response ends. Compressed bodies are unpacked in
-bounded pieces.
+without I/O. The head is parsed strictly, since it decides where the response ends.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ import re
 import select
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from enum import IntEnum
 from typing import Any, Final, cast
+
+from defserve.base.decompression import CODINGS, Decompressor
 
 WRITE_SECONDS = 30.0
 MAX_UNREAD_BYTES: Final = 256 * 1024
@@ -194,8 +195,10 @@ class Response:
 
     async def parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part. Raises Broken if it ends early."""
-        coding = self.headers.get("content-encoding", "identity")
-        unpacker = None if coding == "identity" else Unpacker(coding)
+        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        if coding != "identity" and coding not in CODINGS:
+            raise Broken(f"the response is encoded as {coding[:60]!r}, which was not asked for")
+        decompressor = None if coding == "identity" else Decompressor(coding)
         while True:
             while not self._parts:
                 if self._error is not None:
@@ -208,11 +211,14 @@ class Response:
             self._unread = before - len(part)
             if before > MAX_UNREAD_BYTES >= self._unread and self._connection is not None:
                 self._connection.pause(False)
-            if unpacker is None:
+            if decompressor is None:
                 yield part
-            else:
-                for piece in unpacker.unpack(part):
+                continue
+            try:
+                for piece in decompressor.unpack(part):
                     yield piece
+            except zlib.error as error:
+                raise Broken(f"the response is not encoded as it says: {error}") from None
 
     async def aclose(self) -> None:
         """Have done with the response. The connection is kept if the whole response has come."""
@@ -505,42 +511,3 @@ def _length(given: str) -> int:
     if len(lengths) != 1 or CONTENT_LENGTH.fullmatch(length := lengths.pop()) is None:
         raise Broken(f"the response has no clear length: {given[:60]!r}")
     return int(length)
-
-
-# -- Compressed bodies, unpacked in bounded pieces: a small body cannot become a large one unread.
-
-
-ACCEPTED_CODINGS: Final = "gzip, deflate"
-MAX_UNPACKED_PIECE: Final = 64 * 1024
-
-# By content coding: gzip, and zlib or bare deflate. Servers write both of the latter under one name.
-GZIP, ZLIB, BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-
-
-class Unpacker:
-    """Unpacks one body. Raises Broken for a coding that was not asked for, and for one that does not fit the body."""
-
-    __slots__ = ("_codec", "_may_be_bare")
-
-    def __init__(self, coding: str) -> None:
-        coding = coding.strip().lower()
-        if coding not in ("gzip", "x-gzip", "deflate"):
-            raise Broken(f"the response is encoded as {coding[:60]!r}, which was not asked for")
-        self._may_be_bare = coding == "deflate"
-        self._codec = zlib.decompressobj(ZLIB if self._may_be_bare else GZIP)
-
-    def unpack(self, data: bytes) -> Iterator[bytes]:
-        """The pieces that `data` gives, one at a time."""
-        while data:
-            try:
-                piece = self._codec.decompress(data, MAX_UNPACKED_PIECE)
-            except zlib.error as error:
-                if not self._may_be_bare:
-                    raise Broken(f"the response is not encoded as it says: {error}") from None
-                self._codec = zlib.decompressobj(BARE)
-                self._may_be_bare = False
-                continue
-            self._may_be_bare = False
-            data = self._codec.unconsumed_tail
-            if piece:
-                yield piece

@@ -6,5 +6,5 @@ bounded. A sign-in belongs to one issuer, whose name is compared as plain text. 
 text of an object.
 
 By hand, because Authlib's clients are made for sessions of requests and httpx, and know neither resource metadata nor
-URL ids: what is left of them are query strings. What is signed, joserfc signs (extra `oauth`).
+URL ids: what is left of them are query strings. What is signed, PyJWT signs (extra `auth`).
 """

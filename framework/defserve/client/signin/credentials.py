@@ -278,18 +278,17 @@ class ProofKey:
     """A key pair for one credential. The private half leaves it only by `kept`."""
 
     def __init__(self, kept: Json | None = None) -> None:
-        jwk = jose("jwk")
-        self._key: Any = jwk.ECKey.import_key(kept) if kept else jwk.ECKey.generate_key("P-256")
-        self._public: Json = self._key.as_dict(private=False)
-        self._public.pop("kid", None)
+        load_pyjwt()
+        from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+        from jwt.algorithms import ECAlgorithm
+
+        self._key: Any = ECAlgorithm.from_jwk(kept) if kept else generate_private_key(SECP256R1())
+        self.kept: Json = ECAlgorithm.to_jwk(self._key, as_dict=True)
+        """The whole key, to be kept with the tokens that are bound to it."""
+        self._public: Json = {name: value for name, value in self.kept.items() if name != "d"}
 
     def __repr__(self) -> str:
         return "ProofKey(…)"
-
-    @property
-    def kept(self) -> Json:
-        """The whole key, to be kept with the tokens that are bound to it."""
-        return self._key.as_dict(private=True)
 
     def proof(self, method: str, url: str, *, token: str | None = None, nonce: str | None = None) -> str:
         """A proof for one request; `token` is what it sends, `nonce` what the receiver wants to see."""
@@ -304,8 +303,7 @@ class ProofKey:
             claims["ath"] = json_values.encode_base64url(hashlib.sha256(token.encode("ascii")).digest())
         if nonce is not None:
             claims["nonce"] = nonce
-        header = {"typ": PROOF_TYPE, "alg": PROOF_ALGORITHM, "jwk": self._public}
-        return jose("jwt").encode(header, claims, self._key, algorithms=[PROOF_ALGORITHM])
+        return load_pyjwt().encode(claims, self._key, PROOF_ALGORITHM, {"typ": PROOF_TYPE, "jwk": self._public})
 
 
 def sign_assertion(key: str | bytes, algorithm: str, client_id: str, audience: str) -> str:
@@ -319,14 +317,15 @@ def sign_assertion(key: str | bytes, algorithm: str, client_id: str, audience: s
         "iat": now,
         "exp": now + 300,
     }
-    kind = {"E": "ECKey", "R": "RSAKey", "P": "RSAKey"}.get(algorithm[:1])
+    jwt = load_pyjwt()
     try:
-        if kind is None or algorithm == "EdDSA":
-            imported = jose("jwk").OKPKey.import_key(key)
-        else:
-            imported = getattr(jose("jwk"), kind).import_key(key)
-        return jose("jwt").encode({"alg": algorithm}, claims, imported, algorithms=[algorithm])
-    except (ValueError, TypeError, jose("errors").JoseError) as error:
+        # The names of those that sign with a shared secret begin with another letter.
+        if not algorithm.startswith(("E", "P", "R")):
+            raise ValueError(algorithm)
+        text = key.decode() if isinstance(key, bytes) else key
+        is_jwk = text.lstrip().startswith("{")
+        return jwt.encode(claims, jwt.PyJWK.from_json(text, algorithm) if is_jwk else text, algorithm)
+    except (ValueError, TypeError, AttributeError, NotImplementedError, jwt.PyJWTError) as error:
         # Not the text of the error: it may quote the key.
         raise UsageError(
             f"the private key cannot sign with {algorithm} ({type(error).__name__})",
@@ -334,16 +333,17 @@ def sign_assertion(key: str | bytes, algorithm: str, client_id: str, audience: s
         ) from None
 
 
-def jose(name: str) -> Any:
-    """A module of joserfc. Raises UsageError without it."""
-    from importlib import import_module
-
+def load_pyjwt() -> Any:
+    """PyJWT, with what it needs for key pairs. Raises UsageError without it."""
     try:
-        return import_module(f"joserfc.{name}")
+        import cryptography
+        import jwt
     except ImportError:
         raise UsageError(
-            "this server wants signed requests, which needs joserfc", fix='pip install "defserve[oauth]"'
+            "this server wants signed requests, which needs PyJWT and cryptography", fix='pip install "defserve[auth]"'
         ) from None
+    del cryptography
+    return jwt
 
 
 # -- Where sign-ins are kept, and the simplest such place: this process.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
@@ -19,6 +18,7 @@ from defserve.client.links.http_client import Address, HttpClient, ProxiedClient
 from defserve.client.links.http_connection import Broken
 from defserve.client.replies import Json, object_of
 from defserve.errors import Refused, UsageError
+from defserve.guard.egress import RESOLVE_SECONDS, system_resolver
 from defserve.guard.network import judge, not_public
 from defserve.serve.address import NotRenewed, SignInError
 from defserve.version import VERSION
@@ -153,7 +153,6 @@ def _document(body: bytes) -> Json:
 # -- How far addresses of a server may lead: a server on the internet cannot send us into this machine or its network.
 
 
-RESOLVE_SECONDS: Final = 5.0
 _PRIVATE_4: Final = tuple(map(Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 _PRIVATE_6: Final = IPv6Network("fc00::/7")
 
@@ -204,10 +203,9 @@ async def addresses_within(reach: Reach, host: str, port: int) -> Sequence[str]:
     """The addresses of a host. Raises Refused if there are none, or one of them lies beyond `reach`."""
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
-            answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = list(dict.fromkeys(await system_resolver(host, port)))
     except (OSError, UnicodeError, TimeoutError):
         raise Refused(f"the name {host} cannot be resolved") from None
-    found = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     for address in found:
         if reach_of(address) > reach:
             raise Refused(f"{host} is at {address}, which a server out there must not send us to")

@@ -11,12 +11,11 @@ import hashlib
 import os
 import re
 import stat
-import sys
-from collections.abc import Callable, Iterator
-from math import inf
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
+from defserve.base.yaml_values import YamlRefused, read_yaml
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.errors import UsageError
@@ -202,8 +201,7 @@ def _too_large(root: Path, how: str) -> UsageError:
 
 # -- The YAML block at the head of a `SKILL.md`, as the JSON value that every implementation makes of it.
 #
-# YAML 1.2 with its core schema: a date is a text, `yes` is a text, `0o17` is fifteen. PyYAML finds the words, and the
-# values are made here. What JSON cannot say, or what could grow (aliases), is refused.
+# It is read in the strict manner (`base/yaml_values.py`).
 
 
 MAX_FRONTMATTER_LENGTH: Final = 32 * 1024
@@ -213,20 +211,6 @@ _BLOCK: Final = re.compile(r"\ufeff?---\r?\n(?:(?P<yaml>.*?)\r?\n)??---[ \t]*(?:
 
 # YAML 1.1 takes these for the end of a line, and YAML 1.2 does not.
 _OLD_BREAKS: Final = re.compile("[\x85\u2028\u2029]")
-
-_INTEGER: Final = re.compile(r"[-+]?[0-9]+")
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_WORDS: Final[dict[str, Any]] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
-_NOT_NUMBERS: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_MAX_NUMBER_LENGTH: Final = 320
-_MAX_NUMBER: Final = sys.float_info.max
-_STRING: Final = "tag:yaml.org,2002:str"
-_CONTAINERS: Final = {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 
 class BadFrontmatter(ValueError):
@@ -243,14 +227,14 @@ def read_frontmatter(text: str) -> Params:
                 f"the frontmatter has no closing line `---` within its first {MAX_FRONTMATTER_LENGTH} characters"
             )
         raise BadFrontmatter("it does not begin with frontmatter, a YAML block between two lines `---`")
-    value = parse_yaml(found["yaml"] or "")
+    value = parse_frontmatter(found["yaml"] or "")
     if not is_object(value):
         raise BadFrontmatter("the frontmatter is not a YAML mapping of names to values")
     return value
 
 
-def parse_yaml(text: str) -> Any:
-    """One YAML document as a JSON value. Raises BadFrontmatter for broken YAML, and for what JSON cannot say."""
+def parse_frontmatter(text: str) -> Any:
+    """The YAML between the two lines as a JSON value. Raises BadFrontmatter."""
     if len(text) > MAX_FRONTMATTER_LENGTH:
         raise BadFrontmatter(f"the frontmatter is longer than {MAX_FRONTMATTER_LENGTH} characters")
     if old := _OLD_BREAKS.search(text):
@@ -259,108 +243,12 @@ def parse_yaml(text: str) -> Any:
 
     # YAML 1.2: the last line of a block text ends, even if no line break follows.
     whole = f"{text}\n" if text.rpartition("\n")[2].strip() else text
-    parse = cast("Callable[[str, Any], Iterator[Any]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
-    builder = _Builder()
     try:
-        for event in parse(whole, yaml.SafeLoader):
-            builder.feed_event(type(event).__name__, event)
+        return read_yaml(whole, "the frontmatter", max_depth=MAX_YAML_DEPTH, first_line=2)
+    except YamlRefused as error:
+        raise BadFrontmatter(str(error)) from None
     except yaml.YAMLError as error:
         raise BadFrontmatter(f"the frontmatter is not YAML: {_short(error)}") from None
-    return builder.value
-
-
-class _Builder:
-    """Makes one JSON value of YAML events. It keeps its own stack, so depth costs no recursion."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self._open: list[list[Any] | dict[str, Any]] = []
-        self._keys: list[str | None] = []
-        self._documents = 0
-
-    def feed_event(self, kind: str, event: Any) -> None:
-        if kind == "DocumentStartEvent":
-            self._documents += 1
-            if self._documents > 1:
-                raise BadFrontmatter("the frontmatter is more than one YAML document")
-        elif kind == "AliasEvent":
-            raise _at(event, f"the alias *{event.anchor} is not supported: write the value out")
-        elif kind == "ScalarEvent":
-            self._add_value(event, _scalar(event))
-        elif kind in ("MappingStartEvent", "SequenceStartEvent"):
-            self._begin(event, {} if kind == "MappingStartEvent" else [])
-        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
-            self._open.pop()
-            self._keys.pop()
-
-    def _begin(self, event: Any, container: list[Any] | dict[str, Any]) -> None:
-        if event.tag not in _CONTAINERS:
-            raise _at(event, f"the tag {event.tag} is not supported")
-        if len(self._open) == MAX_YAML_DEPTH:
-            raise _at(event, f"it is nested deeper than {MAX_YAML_DEPTH} levels")
-        self._add_value(event, container)
-        self._open.append(container)
-        self._keys.append(None)
-
-    def _add_value(self, event: Any, value: Any) -> None:
-        if not self._open:
-            self.value = value
-            return
-        inside = self._open[-1]
-        if isinstance(inside, list):
-            inside.append(value)
-        elif (key := self._keys[-1]) is not None:
-            inside[key] = value
-            self._keys[-1] = None
-        elif not isinstance(value, str):
-            raise _at(event, 'a name that is not a text: put it into "quotes"')
-        elif value in inside:
-            raise _at(event, f"{value[:64]!r} is there twice")
-        else:
-            self._keys[-1] = value
-
-
-def _scalar(event: Any) -> Any:
-    """A scalar by the core schema: quoted ones are texts, plain ones what they look like."""
-    text = _join_surrogates(event)
-    if event.tag in ("!", _STRING) or (event.tag is None and not event.implicit[0]):
-        return text
-    if event.tag is not None:
-        raise _at(event, f"the tag {event.tag} is not supported")
-    if text in _WORDS:
-        return _WORDS[text]
-    for pattern, read in _NUMBERS:
-        if pattern.fullmatch(text):
-            number = read(text) if len(text) <= _MAX_NUMBER_LENGTH else inf
-            if abs(number) <= _MAX_NUMBER:
-                return number
-            raise _at(event, 'a number is too large for JSON: put it into "quotes"')
-    if _NOT_NUMBERS.fullmatch(text):
-        raise _at(event, f'JSON has no {text}: put it into "quotes"')
-    return text
-
-
-def _join_surrogates(event: Any) -> str:
-    """The text, with a character that was written as two escapes as one."""
-    text: str = event.value
-    if not _SURROGATE.search(text):
-        return text
-    try:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError:
-        raise _at(event, "an escape stands for half a character") from None
-
-
-_NUMBERS: Final[tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...]] = (
-    (_INTEGER, int),
-    (re.compile("0o[0-7]+"), lambda text: int(text[2:], 8)),
-    (re.compile("0x[0-9a-fA-F]+"), lambda text: int(text[2:], 16)),
-    (_FLOAT, float),
-)
-
-
-def _at(event: Any, problem: str) -> BadFrontmatter:
-    return BadFrontmatter(f"line {event.start_mark.line + 2}: {problem}")
 
 
 # The usual mistakes.

@@ -20,7 +20,6 @@ from defserve.auth.bearer_tokens import ShownProof
 from defserve.auth.live_credentials import BearerCredential, LiveBearers
 from defserve.auth.oauth import HOW_TO_SEND, RESOURCE, Denied
 from defserve.auth.principals import READS_METRICS, SCOPES, Principal
-from defserve.auth.proxy.site_messages import AuthSite
 from defserve.auth.rates import FailedTokens
 from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, Malformed, decode, encode
 from defserve.errors import LimitExceeded
@@ -48,9 +47,12 @@ from defserve.serve.http.request_heads import (
 )
 from defserve.serve.http.sessions import CREDENTIALS
 from defserve.serve.http.streamable import SILENCE, HttpRules, Streamable, refuse
-from defserve.serve.sockets import PEER_USER, Receive, Scope, Send, SessionProvider, TransportSession, network_of
+from defserve.serve.sockets import PEER_USER, Receive, Scope, Send, network_of
 
 if TYPE_CHECKING:
+    from defserve.auth.proxy.oauth_proxy import ProxySite
+    from defserve.core.session import Session
+    from defserve.serve.session_opener import SessionOpener
     from defserve.stores.shared.worker_link import SharedLink
 
 
@@ -98,7 +100,7 @@ class HttpOptions:
 class HttpApp:
     """The ASGI application of a server."""
 
-    def __init__(self, provider: SessionProvider, rules: HttpRules, options: HttpOptions) -> None:
+    def __init__(self, provider: SessionOpener, rules: HttpRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
         self.live = LiveBearers(self.auth) if self.auth is not None else None
         self._site = self.auth.site if self.auth is not None else None
@@ -181,7 +183,7 @@ class HttpApp:
             await self._elsewhere(exchange, scope)
         return methods
 
-    def _at_site(self, site: AuthSite, scope: Scope) -> str | None:
+    def _at_site(self, site: ProxySite, scope: Scope) -> str | None:
         """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
         if has_second_spelling(scope):
             return None
@@ -455,7 +457,7 @@ class HttpApp:
                 return
 
 
-def _make_shared_streamable(provider: SessionProvider, rules: HttpRules, link: SharedLink) -> Streamable:
+def _make_shared_streamable(provider: SessionOpener, rules: HttpRules, link: SharedLink) -> Streamable:
     from defserve.serve.http.shared.streamable import SharedStreamable
 
     return SharedStreamable(provider, rules, link)
@@ -476,7 +478,7 @@ FULL = ((b"retry-after", b"1"),)
 class Feed:
     """A session that lasts as long as its stream. Bound to the principal that opened it."""
 
-    conversation: TransportSession
+    conversation: Session
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange, self.draining = exchange, False
@@ -538,7 +540,7 @@ class Feed:
 class LegacySse:
     """The two endpoints, `base`/sse and `base`/messages."""
 
-    def __init__(self, provider: SessionProvider, base: str) -> None:
+    def __init__(self, provider: SessionOpener, base: str) -> None:
         self.provider, self.base = provider, base
         self.feeds: dict[str, Feed] = {}
 

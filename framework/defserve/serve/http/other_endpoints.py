@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from pydantic_core import from_json
@@ -20,24 +20,20 @@ from pydantic_core import from_json
 from defserve.auth.authority import MAX_ADDRESS_LENGTH, stranger_at
 from defserve.auth.live_credentials import ENDED, BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
-from defserve.auth.proxy.site_messages import MAX_BODY_BYTES, AuthSite, SiteRequest
+from defserve.auth.proxy.site_messages import MAX_BODY_BYTES, SiteRequest
 from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
-from defserve.core.call import Replied
 from defserve.core.json_values import excess, is_object
 from defserve.core.messages import Params, Request, encode
 from defserve.serve.http.exchange import STALL, Exchange, OutboundMessage, UnreadMessages
 from defserve.serve.http.request_heads import Gate, Headers, is_json, is_loopback_name, wants_page
 from defserve.serve.http.streamable import CLIENT_LEFT, Attached, SingleResponse, absorb, route_message
-from defserve.serve.sockets import (
-    Header,
-    HeaderList,
-    Receive,
-    Scope,
-    Send,
-    SessionProvider,
-    TransportSession,
-    network_of,
-)
+from defserve.serve.sockets import Header, HeaderList, Receive, Scope, Send, network_of
+
+if TYPE_CHECKING:
+    from defserve.auth.proxy.oauth_proxy import ProxySite
+    from defserve.core.extension import Offer
+    from defserve.core.session import Session
+    from defserve.serve.session_opener import ReplyShape, SessionOpener
 
 SUBPROTOCOL = "mcp"
 CLOSE_SECONDS = 5.0
@@ -63,7 +59,7 @@ POLICY = 1008
 class WebSockets:
     """Every open socket of an endpoint."""
 
-    def __init__(self, provider: SessionProvider) -> None:
+    def __init__(self, provider: SessionOpener) -> None:
         self.provider = provider
         self.open: set[WebSocket] = set()
         self.draining = False
@@ -112,7 +108,7 @@ class WebSocket(UnreadMessages):
         *("_heard", "_limit", "_opened", "_receive", "_room", "_send", "_tasks", "_why"),
     )
 
-    conversation: TransportSession
+    conversation: Session
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
         super().__init__()
@@ -297,11 +293,11 @@ FAILED: Final = 422
 class RestRules:
     """What the mount must know about the protocol."""
 
-    offer: object
+    offer: Offer
     """The offer of every caller: it waits for the answer, and can do nothing else."""
-    call: Callable[[str, Params], tuple[Request, ShapedReply]]
+    call: Callable[[str, Params], tuple[Request, ReplyShape]]
     """The request that calls a tool, and how it is answered."""
-    document: Callable[[str], tuple[Request, ShapedReply]]
+    document: Callable[[str], tuple[Request, ReplyShape]]
     """The request whose answer is the OpenAPI document, for tools served below a path."""
     scopes: Callable[[str], Sequence[str]]
 
@@ -329,7 +325,7 @@ class RestFailure(Exception):
 class RestMount:
     """The paths of the mount, and how they are answered."""
 
-    def __init__(self, provider: SessionProvider, rules: RestRules, base: str) -> None:
+    def __init__(self, provider: SessionOpener, rules: RestRules, base: str) -> None:
         self.provider, self.rules, self.base = provider, rules, base
         self.challenge: Challenge | None = None
 
@@ -415,9 +411,9 @@ PLAINLY: Final = ((b"cache-control", b"no-store"), (b"vary", b"Accept"), (b"x-co
 class PageContent:
     """What the page says, for the address that clients connect to."""
 
-    offer: object
+    offer: Offer
     """The offer of a client that speaks nothing but the protocol itself."""
-    listed: Callable[[str], tuple[Request, ShapedReply]]
+    listed: Callable[[str], tuple[Request, ReplyShape]]
     """The request whose answer is the page."""
     unlisted: Callable[[str], bytes]
     """The page of a server that tells nothing to who shows no token."""
@@ -438,7 +434,7 @@ class PageRules:
 class PageMount:
     """Answers browsers at the endpoint, and at the paths beside it. `rules` None: there is no page."""
 
-    def __init__(self, provider: SessionProvider, rules: PageRules | None, path: str, *, trusted_proxy: bool) -> None:
+    def __init__(self, provider: SessionOpener, rules: PageRules | None, path: str, *, trusted_proxy: bool) -> None:
         self.provider, self.rules, self._trusted_proxy = provider, rules, trusted_proxy
         base = path.rstrip("/").rpartition("/")[0]
         self.paths = frozenset((base, f"{base}/", base + DOCS, *(("",) if path else ())))
@@ -490,23 +486,8 @@ def _is_direct(headers: Headers) -> bool:
 # -- A single request whose reply is not JSON-RPC: it is run, and sent in the form that its shape gives it.
 
 
-class ShapedReply(Protocol):
-    """How the reply to one request is encoded (a `serve.session_opener.ReplyShape`). Its code is an HTTP status.
-
-    Read `headers` after the reply was encoded. `kind` is the header of its media type. `later`, if there is one then,
-    gives the reply that is sent instead: what takes long to encode is waited for, and does not hold up the loop.
-    """
-
-    @property
-    def kind(self) -> Header: ...
-    @property
-    def headers(self) -> HeaderList: ...
-    @property
-    def later(self) -> Callable[[], Awaitable[Replied]] | None: ...
-
-
 async def answer_shaped(
-    provider: SessionProvider, exchange: Exchange, offer: object, request: Request, reply: ShapedReply
+    provider: SessionOpener, exchange: Exchange, offer: Offer, request: Request, reply: ReplyShape
 ) -> None:
     """Run a single request for the caller of an exchange, and send its outcome as `reply` encodes it."""
     conversation = provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
@@ -535,7 +516,7 @@ async def answer_shaped(
 # -- Pages and endpoints of `Auth.site`. Links of any site lead there, so of the gate only the rule for names holds.
 
 
-async def answer_site(site: AuthSite, path: str, exchange: Exchange, scope: Scope, gate: Gate, seconds: float) -> None:
+async def answer_site(site: ProxySite, path: str, exchange: Exchange, scope: Scope, gate: Gate, seconds: float) -> None:
     """Answer a request for one of the paths of the site. Its pages judge origins themselves."""
     exchange.read_head()
     refusal = gate.check(exchange.headers.get("host"), None, None)

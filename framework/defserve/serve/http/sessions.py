@@ -6,13 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.auth.live_credentials import BearerCredential, LiveBearers
 from defserve.auth.principals import Principal
 from defserve.serve.http.exchange import TOO_MANY_CALLS, UNREAD, Exchange, OutboundMessage, UnreadMessages, format_event
-from defserve.serve.sockets import TransportSession
-from defserve.stores.stream_events import EventBudget, EventGap, EventStore, MemoryEvents, StoredEvent, StoredEventKind
+from defserve.stores.stream_events import EventBudget, EventGap, MemoryEvents, StoredEvent, StoredEventKind
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+
 
 RETRY_MS = 1000
 STANDALONE = "standalone"
@@ -31,13 +34,13 @@ class HttpSession:
     see. `primed`: a response may end early; its client has an event id to come back with (SEP-1699).
     """
 
-    conversation: TransportSession
+    conversation: Session
 
     def __init__(self, id: str, opener: Principal, budget: EventBudget | None = None) -> None:
         self.id, self.opener, self.primed = id, opener, False
         self.opened = self.used = time.monotonic()
         self.readers = 0
-        self.events: EventStore = MemoryEvents(budget=budget)
+        self.events = MemoryEvents(budget=budget)
         self.streams: dict[str, ResponseStream] = {}
         self.standalone = StandaloneStream(self)
         self.named = 0

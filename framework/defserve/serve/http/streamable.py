@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from defserve.auth.live_credentials import BearerCredential
 from defserve.auth.principals import Principal
@@ -41,7 +41,13 @@ from defserve.serve.http.exchange import (
 )
 from defserve.serve.http.request_heads import NAMED_BY, accepts, param_mismatch, routing_mismatch
 from defserve.serve.http.sessions import HttpSession, HttpSessions, ResponseStream
-from defserve.serve.sockets import BegunCall, HeaderList, RequestOffer, SessionProvider, TransportSession, WaitingCall
+from defserve.serve.sockets import BegunCall, HeaderList, WaitingCall
+
+if TYPE_CHECKING:
+    from defserve.core.extension import Offer
+    from defserve.core.session import Session
+    from defserve.serve.session_opener import SessionOpener
+
 
 HEADER_MISMATCH = -32020
 
@@ -301,7 +307,7 @@ class Streamable:
     run = staticmethod(run)
     """Continues a call that stands alone."""
 
-    def __init__(self, provider: SessionProvider, rules: HttpRules) -> None:
+    def __init__(self, provider: SessionOpener, rules: HttpRules) -> None:
         self.provider, self.rules = provider, rules
         self.sessions = self._session_table()
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
@@ -373,7 +379,7 @@ class Streamable:
         else:
             await refuse(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
 
-    def _call_alone(self, exchange: Exchange, request: Request, offer: RequestOffer) -> Awaitable[None] | None:
+    def _call_alone(self, exchange: Exchange, request: Request, offer: Offer) -> Awaitable[None] | None:
         version, method, params = offer.version, request.method, request.params
         name, text = params.get(NAMED_BY.get(method, "")), None
         if exchange.routing != (version, method, name):
@@ -399,7 +405,7 @@ class Streamable:
         route = SingleResponse(self.provider, conversation, exchange, request.id)
         return run(exchange, route, conversation.start_call(request, route))
 
-    def _call(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
+    def _call(self, exchange: Exchange, request: Request, offer: Offer | None) -> Awaitable[None] | None:
         if request.method == self.rules.opening:
             return self._open(exchange, request)
         session = self._session(exchange)
@@ -463,7 +469,7 @@ class Streamable:
         self.sessions.add(session)
         return True
 
-    def _conversation(self, session: HttpSession, principal: Principal) -> TransportSession:
+    def _conversation(self, session: HttpSession, principal: Principal) -> Session:
         try:
             return self.provider.open(session.outlet, principal=principal, counted=True)
         except LimitExceeded:
@@ -579,7 +585,7 @@ class SingleResponse:
 
     statuses = STATUS
 
-    def __init__(self, provider: SessionProvider, conversation: TransportSession, exchange: Exchange, id: Id) -> None:
+    def __init__(self, provider: SessionOpener, conversation: Session, exchange: Exchange, id: Id) -> None:
         self.provider, self.conversation, self.exchange, self.id = provider, conversation, exchange, id
 
     def push(self, message: OutboundMessage) -> None:

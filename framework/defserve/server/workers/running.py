@@ -14,13 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.bearer_tokens import check_settings
-from defserve.core.composition import Composition
 from defserve.core.json_values import is_array
 from defserve.errors import UsageError
-from defserve.protocols.mcp.extension import MCP
 from defserve.serve.address import PORTS, Address
 from defserve.serve.connection import INTERRUPTED
 from defserve.serve.network import actual, listen
@@ -34,32 +32,10 @@ from defserve.server.workers.worker import GroupSecrets, Membership, Worker, joi
 if TYPE_CHECKING:
     from defserve.auth import Auth
     from defserve.server.decorators import WebFields
-    from defserve.stores.store import Store
+    from defserve.server.server import Server
 
 
 # -- What a server must share before several processes can serve it.
-
-
-class SharingServer(Protocol):
-    """The part of a server that says what it keeps, and where."""
-
-    shared: str | None
-
-    @property
-    def store(self) -> Store | None: ...
-    @property
-    def composition(self) -> Composition: ...
-
-
-if TYPE_CHECKING:
-    from defserve.auth import Auth
-    from defserve.server.decorators import WebFields
-
-    class ServedInGroup(SharingServer, Protocol):
-        """The part of a server that a worker uses."""
-
-        mcp: MCP
-        auth: Auth | None
 
 
 MAX_WORKERS: Final = 256
@@ -176,7 +152,7 @@ def _teller(log_json: bool) -> Callable[[str], None]:
     return lambda text: handler.emit(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 
 
-def serve_group(server: ServedInGroup, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
+def serve_group(server: Server, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
     """Serve with several processes: supervise them, or be one of them. Returns the exit code."""
     address, count = address_of_group(on), worker_count(workers)
     check_sharing(server, count, options)
@@ -194,7 +170,7 @@ def supervise_unless_worker(on: str, workers: str, *, local_token: bool, log_jso
     return supervise(address_of_group(on), worker_count(workers), local_token=local_token, log_json=log_json)
 
 
-def serve_as_worker(server: ServedInGroup, address: Address, member: Membership, options: WebFields) -> int:
+def serve_as_worker(server: Server, address: Address, member: Membership, options: WebFields) -> int:
     """Serve on the sockets of the group until the supervisor or a signal ends it. Returns the exit code."""
     number_lines(member.number)
     try:
@@ -213,7 +189,7 @@ def serve_as_worker(server: ServedInGroup, address: Address, member: Membership,
         return listen(app, address, network, composition.limits, provider, sockets)
 
 
-def check_sharing(server: SharingServer, count: int, options: WebFields) -> None:
+def check_sharing(server: Server, count: int, options: WebFields) -> None:
     """Raises UsageError if several workers would not know what they need from one another."""
     if file := _audit_file(server):
         # Also for one worker: it and the one that replaces it run side by side for a while.
@@ -247,7 +223,7 @@ def check_sharing(server: SharingServer, count: int, options: WebFields) -> None
         )
 
 
-def _audit_file(server: SharingServer) -> str:
+def _audit_file(server: Server) -> str:
     """The file that this server writes its audit log to; empty if there is none."""
     from defserve.stores.audit.stored_log import is_store
 
@@ -257,7 +233,7 @@ def _audit_file(server: SharingServer) -> str:
     return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store(str(sink))), "")
 
 
-def _iter_kept_in_memory(server: SharingServer) -> Iterator[str]:
+def _iter_kept_in_memory(server: Server) -> Iterator[str]:
     from defserve.stores.store import is_in_memory
 
     for extension in server.composition.extensions:

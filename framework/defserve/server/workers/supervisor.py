@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from defserve.base.backoff import compute_backoff
 from defserve.base.concurrency import BackgroundTasks
 from defserve.server.metrics import head, labels, merge_metrics
 from defserve.server.workers.worker import MAX_LINE_BYTES, VARIABLE, Gone, GroupSecrets, Membership, WorkerLink
@@ -165,7 +166,7 @@ class Supervisor:
         """How long a place stays empty. A crash loop is told each time."""
         if not place.quick_deaths:
             return 0
-        seconds = min(self.timing.base * 2 ** min(place.quick_deaths - 1, 16), self.timing.cap)
+        seconds = compute_backoff(place.quick_deaths - 1, self.timing.base, self.timing.cap)
         if place.quick_deaths >= SLOW_AFTER:
             self.say(
                 f"worker {place.number} ended early {place.quick_deaths} times in a row; next start in {seconds:g} s"

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from defserve.base.backoff import Backoff
 from defserve.errors import LimitExceeded, TimedOut
 from defserve.stores.shared.lua_scripts import HEAD, Value
 from defserve.stores.shared.worker_link import SharedLink
@@ -212,7 +213,7 @@ class SharedOnce:
         if not self._link.is_up or not self._link.is_on_loop:
             return (await work())[0]
         name, who = hashlib.sha256(key.encode()).hexdigest(), self._link.new_name().replace(".", "/")
-        ttl, pause, waited = int(seconds * 1000), FIRST_POLL_SECONDS, 0.0
+        ttl, backoff, waited = int(seconds * 1000), Backoff(FIRST_POLL_SECONDS, MAX_POLL_SECONDS), 0.0
         while True:
             try:
                 found: Any = await self._link.run(BEGIN_WORK, name, who, ttl)
@@ -230,9 +231,8 @@ class SharedOnce:
                     f"another process has not finished this within {patience:g} s",
                     data={"timeout_ms": int(patience * 1000)},
                 )
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause := backoff.next_wait())
             waited += pause
-            pause = min(2 * pause, MAX_POLL_SECONDS)
 
     async def _do(self, name: str, who: str, ttl: int, work: Work) -> str:
         kept = ""

@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
+from defserve.base.backoff import Backoff
 from defserve.errors import Refused
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.redis import RedisAddress
@@ -260,14 +261,14 @@ class SharedLink:
 
     async def _listen(self) -> None:
         """Read mail, news and signals, each from where it was left."""
-        pause, redis = FIRST_WAIT, self._client(BLOCK + TIMEOUT)
+        backoff, redis = Backoff(FIRST_WAIT, MAX_WAIT_SECONDS), self._client(BLOCK + TIMEOUT)
         try:
             while True:
                 try:
                     with self._address.raising_store_errors(quietly=True):
                         if not self.is_up:
                             await self._catch_up(redis)
-                            pause = FIRST_WAIT
+                            backoff.reset()
                         while True:
                             began = time.monotonic()
                             await self._dispatch(await self._read_streams(redis, BLOCK))
@@ -278,8 +279,7 @@ class SharedLink:
                     if self.is_up:
                         log.error("the store %s is in trouble: %s", self._address.where, error)
                     self.is_up, self.up_since = False, time.monotonic()
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, MAX_WAIT_SECONDS)
+                    await asyncio.sleep(backoff.next_wait())
         finally:
             self.is_up = False
             with suppress(Exception):
@@ -540,7 +540,7 @@ class OrderedWrites:
 
     async def run(self) -> None:
         """Write for ever."""
-        pause, most = FIRST_WAIT, BATCH
+        backoff, most = Backoff(FIRST_WAIT, MAX_WAIT_SECONDS), BATCH
         while True:
             if not self._queue:
                 self._wake.clear()
@@ -555,11 +555,11 @@ class OrderedWrites:
                     log.error("the store %s is in trouble", self._address.where, exc_info=error)
                 taken = 0
             if taken:
-                pause, most = FIRST_WAIT, min(2 * most, BATCH)
+                backoff.reset()
+                most = min(2 * most, BATCH)
             if taken < len(batch):
                 most = 1  # alone, a script that is refused for good says so
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MAX_WAIT_SECONDS)
+                await asyncio.sleep(backoff.next_wait())
 
     async def _greet(self, connection: Any) -> None:
         """A Redis that was started again has forgotten the scripts: some must not run while others are not known."""

@@ -14,7 +14,7 @@ from defserve.protocols.mcp.skill_files import (
     MAX_FRONTMATTER_LENGTH,
     MAX_YAML_DEPTH,
     BadFrontmatter,
-    parse_yaml,
+    parse_frontmatter,
     read_frontmatter,
     same_json,
 )
@@ -73,7 +73,7 @@ BLOCKS = [
 
 @for_each_row(("written", "value"), CORE + BLOCKS)
 def test_plain_words_are_read_by_the_core_schema(written: str, value: Any) -> None:
-    found = parse_yaml(f"a: {written}")["a"]
+    found = parse_frontmatter(f"a: {written}")["a"]
     assert found == value and type(found) is type(value)
 
 
@@ -107,7 +107,7 @@ def test_plain_words_are_read_by_the_core_schema(written: str, value: Any) -> No
 )
 def test_what_json_cannot_say_or_what_could_grow_is_refused_with_its_place(written: str, problem: str) -> None:
     with pytest.raises(BadFrontmatter, match=problem):
-        parse_yaml(written)
+        parse_frontmatter(written)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ JSON = st.recursive(
 @pytest.mark.slow
 @given(st.dictionaries(KEYS, JSON, max_size=4))
 def test_json_is_yaml_and_comes_back_unchanged(value: dict[str, Any]) -> None:
-    assert same_json(parse_yaml(json.dumps(value)), value)
+    assert same_json(parse_frontmatter(json.dumps(value)), value)
 
 
 @given(st.text() | st.text(alphabet="-?:,[]{}#&*!|>'\"%@` \n\tabc0.~<=", max_size=300))
 def test_any_text_gives_a_json_value_or_a_clear_refusal(text: str) -> None:
     try:
-        value = parse_yaml(text)
+        value = parse_frontmatter(text)
     except BadFrontmatter as problem:
         assert str(problem)
     else:
@@ -186,7 +186,7 @@ def test_hostile_yaml_of_the_greatest_length_costs_little(unit: str) -> None:
 
     def parse() -> None:
         try:
-            parse_yaml(text)
+            parse_frontmatter(text)
         except BadFrontmatter:
             pass
 
@@ -196,7 +196,7 @@ def test_hostile_yaml_of_the_greatest_length_costs_little(unit: str) -> None:
 def test_aliases_cannot_multiply() -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 64))
     with pytest.raises(BadFrontmatter, match="alias"):
-        parse_yaml(bomb)
+        parse_frontmatter(bomb)
 
 
 @for_each_row(

@@ -9,7 +9,7 @@ import re
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from defserve.auth.principals import Principal, decode_principal, encode_principal
 from defserve.base.concurrency import BackgroundTasks
@@ -19,10 +19,15 @@ from defserve.serve.http.sessions import HttpSession, HttpSessions
 from defserve.serve.http.shared.owned import OwnedSessions
 from defserve.serve.http.shared.ownership import SessionOwnership, record_of
 from defserve.serve.http.shared.session import SharedSession
-from defserve.serve.sockets import SessionProvider, TransportSession, network_of
+from defserve.serve.sockets import network_of
 from defserve.stores.shared import lua_scripts
 from defserve.stores.shared.worker_link import SharedLink, before, is_before
 from defserve.stores.store import StoreUnavailable
+
+if TYPE_CHECKING:
+    from defserve.core.session import Session
+    from defserve.serve.session_opener import SessionOpener
+
 
 SESSION_ID = re.compile(r"[A-Za-z0-9_-]{32}")
 # While the store is away, what is known counts for so long before it is asked for again.
@@ -34,7 +39,7 @@ log = logging.getLogger("defserve")
 class SharedSessions(HttpSessions):
     """A session that is known is found without asking anybody. `load` asks the store for others."""
 
-    def __init__(self, provider: SessionProvider, link: SharedLink, primed: frozenset[str]) -> None:
+    def __init__(self, provider: SessionOpener, link: SharedLink, primed: frozenset[str]) -> None:
         super().__init__(provider.limits.idle)
         self._provider, self._link, self._primed = provider, link, primed
         self._owned = OwnedSessions[SharedSession]()
@@ -198,7 +203,7 @@ class SharedSessions(HttpSessions):
         self.add(session)
         return session
 
-    def _conversation(self, session: SharedSession) -> TransportSession:
+    def _conversation(self, session: SharedSession) -> Session:
         try:
             return self._provider.open(session.outlet, principal=session.opener, counted=True)
         except LimitExceeded:

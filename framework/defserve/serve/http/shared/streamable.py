@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from defserve.auth.principals import decode_principal, encode_principal
 from defserve.core.messages import INVALID_REQUEST, Id, Malformed, Message, Reply, Request, encode
@@ -31,10 +31,15 @@ from defserve.serve.http.streamable import (
     run,
     stream,
 )
-from defserve.serve.sockets import BegunCall, FinalReply, RequestOffer, SessionProvider
+from defserve.serve.sockets import BegunCall, FinalReply
 from defserve.stores.shared import lua_scripts
 from defserve.stores.shared.worker_link import SharedLink
 from defserve.stores.store import StoreUnavailable
+
+if TYPE_CHECKING:
+    from defserve.core.extension import Offer
+    from defserve.serve.session_opener import SessionOpener
+
 
 FORBIDDEN = "Forbidden: this question is for a caller with more rights"
 MAX_QUESTION_ID_LENGTH = 64
@@ -51,7 +56,7 @@ class SharedStreamable(Streamable):
     What needs the store while it is away is refused with 503. Calls of known sessions do not need it.
     """
 
-    def __init__(self, provider: SessionProvider, rules: HttpRules, link: SharedLink) -> None:
+    def __init__(self, provider: SessionOpener, rules: HttpRules, link: SharedLink) -> None:
         self.link, self._published = link, 0
         """How often all processes were told something before the call that begins now."""
         super().__init__(provider, rules)
@@ -96,14 +101,14 @@ class SharedStreamable(Streamable):
         else:
             await self._take_known(exchange, message)
 
-    def _call(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
+    def _call(self, exchange: Exchange, request: Request, offer: Offer | None) -> Awaitable[None] | None:
         if request.method == self.rules.opening:
             return self._open(exchange, request)
         if self._must_load(exchange):
             return self._after_loading(exchange, lambda: self._call_known(exchange, request, offer))
         return self._call_known(exchange, request, offer)
 
-    def _call_alone(self, exchange: Exchange, request: Request, offer: RequestOffer) -> Awaitable[None] | None:
+    def _call_alone(self, exchange: Exchange, request: Request, offer: Offer) -> Awaitable[None] | None:
         self._published = self.link.published
         return super()._call_alone(exchange, request, offer)
 
@@ -114,7 +119,7 @@ class SharedStreamable(Streamable):
 
     # -- POST --------------------------------------------------------------------------------------------
 
-    def _call_known(self, exchange: Exchange, request: Request, offer: RequestOffer | None) -> Awaitable[None] | None:
+    def _call_known(self, exchange: Exchange, request: Request, offer: Offer | None) -> Awaitable[None] | None:
         session = self._session(exchange)
         if not isinstance(session, SharedSession):
             return cast("Awaitable[None]", session)
