@@ -55,8 +55,8 @@ def kind_of(description: str, is_valid: Callable[[Any], bool]) -> Kind[Any]:
     return Kind(description, read)
 
 
-def narrow(kind: Kind[Value], is_valid: Callable[[Value], bool], problem: str) -> Kind[Value]:
-    """The same kind, without the values that have a problem: "must not be empty"."""
+def narrow(kind: Kind[Value], is_valid: Callable[[Value], object], problem: str = "") -> Kind[Value]:
+    """The same kind, without values that have a problem: "must not be empty". By default, the description says it."""
 
     def read(value: Any) -> Value:
         if not is_valid(found := kind.read(value)):
@@ -74,6 +74,11 @@ def text_up_to(length: int) -> Kind[str]:
 def one_of(*values: str) -> Kind[str]:
     """One of these texts."""
     return kind_of(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
+
+
+def list_of_texts(description: str) -> Kind[list[str]]:
+    """A list of nothing but texts: "a list of names"."""
+    return kind_of(description, lambda value: is_array(value) and all(isinstance(item, str) for item in value))
 
 
 def list_of(kind: Kind[Value]) -> Kind[tuple[Value, ...]]:
@@ -104,14 +109,15 @@ def nested(made: type[ShapeType]) -> Kind[ShapeType]:
     return Kind("an object", read, lambda value: value.wire())
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number. In Python, true and false are, too."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 ANYTHING: Kind[Any] = Kind("any value", lambda value: value)
 TEXT: Kind[str] = kind_of("a string", lambda value: isinstance(value, str))
 INTEGER: Kind[int] = kind_of("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool))
-NUMBER: Kind[float] = kind_of("a number", _is_number)
+NUMBER: Kind[float] = kind_of("a number", is_number)
 FLAG: Kind[bool] = kind_of("true or false", lambda value: isinstance(value, bool))
 OBJECT: Kind[Json] = replace(kind_of("an object", is_object), write=dict)
 TEXTS = list_of(TEXT)
