@@ -22,6 +22,7 @@ from defserve.client.extension import SendParams
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json, object_of, text_of
 from defserve.core.json_values import is_object
+from defserve.core.shapes import FLAG, TEXT, Shape, member, shape
 from defserve.errors import InvalidParams, PeerError, PeerTimeout, Refused
 from defserve.protocols.mcp.errors import ERROR_KEY, read_text
 from defserve.protocols.mcpl.state.ownership import STATE_KEY, StateUnowned
@@ -57,13 +58,13 @@ class HostState:
     parents: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class RolledBack:
+@shape
+class RolledBack(Shape):
     """The result of a rollback (§8.6). Without success nothing has changed, and `reason` says why."""
 
     checkpoint: str
-    success: bool
-    reason: str | None = None
+    success: bool = member("success", FLAG, default=False, lenient=True)
+    reason: str | None = member("reason", TEXT, default=None, lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class StateTracker:
         async with self._turn(branch, feature_set):
             with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as record:
                 result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
-                done = RolledBack(checkpoint, result.get("success") is True, text_of(result.get("reason")))
+                done = RolledBack.from_wire(result, checkpoint=checkpoint)
                 if done.success:
                     async with branch.following:
                         branch.at, branch.pinned = checkpoint, False
