@@ -81,6 +81,25 @@ def list_of_texts(description: str) -> Kind[list[str]]:
     return kind_of(description, lambda value: is_array(value) and all(isinstance(item, str) for item in value))
 
 
+def bounded_list_of(kind: Kind[Value], most: int) -> Kind[tuple[Value, ...]]:
+    """A list of a few texts, read as a tuple. An item of another kind is refused, with the text of its kind."""
+
+    def read(value: Any) -> tuple[Value, ...]:
+        if not is_array(value) or len(value) > most:
+            raise ValueError
+        try:
+            return tuple(map(kind.read, value))
+        except ValueError as error:
+            raise ValueError(str(error) or f"must be {kind.description}") from None
+
+    return Kind(f"a list of at most {most} texts", read)
+
+
+def distinct(kind: Kind[Any]) -> Kind[tuple[Any, ...]]:
+    """A list of a kind, with each item once."""
+    return Kind(kind.description, lambda value: tuple(dict.fromkeys(kind.read(value))), list)
+
+
 def list_of(kind: Kind[Value]) -> Kind[tuple[Value, ...]]:
     """A list, read as a tuple. Items of another kind are left out."""
 
@@ -164,8 +183,8 @@ def shape(made: Any = None, *, kw_only: bool = False) -> Any:
 
     def make(cls: Any) -> Any:
         frozen: Any = dataclass(frozen=True, kw_only=kw_only)(cls)
-        frozen.members = tuple((one, one.metadata["member"]) for one in fields(frozen) if "member" in one.metadata)
-        frozen.has_raw = any(one.name == "raw" for one in fields(frozen))
+        frozen._members = tuple((one, one.metadata["member"]) for one in fields(frozen) if "member" in one.metadata)
+        frozen._has_raw = any(one.name == "raw" for one in fields(frozen))
         return frozen
 
     return make if made is None else make(made)
@@ -178,15 +197,15 @@ class Shape:
     """
 
     __slots__ = ()
-    members: ClassVar[tuple[tuple[Field[Any], _Member], ...]] = ()
-    has_raw: ClassVar[bool] = False
+    _members: ClassVar[tuple[tuple[Field[Any], _Member], ...]] = ()
+    _has_raw: ClassVar[bool] = False
 
     @classmethod
     def from_wire(cls, value: Mapping[str, Any], **own: Any) -> Self:
         """What a peer sent. `own` are fields that are no members. Raises InvalidParams for what is wrong."""
-        if cls.has_raw:
+        if cls._has_raw:
             own["raw"] = value
-        for one, its in cls.members:
+        for one, its in cls._members:
             own[one.name] = read_member(
                 value,
                 its.name,
@@ -200,13 +219,18 @@ class Shape:
         made.check_members()
         return made
 
+    @classmethod
+    def extend(cls, other: Shape, **more: Any) -> Self:
+        """This shape with the members of one that it is a subclass of, and more."""
+        return cls(**{one.name: getattr(other, one.name) for one, _ in other._members}, **more)
+
     def check_members(self) -> None:
         """What a peer must get right about several members together. Raises InvalidParams."""
 
     def wire(self) -> Json:
         """The object for the wire, with its members in the order of the fields."""
         written: Json = {}
-        for one, its in self.members:
+        for one, its in self._members:
             value = getattr(self, one.name)
             if not (its.omit and value == _default_of(one)):
                 written[its.name] = its.kind.write(value)

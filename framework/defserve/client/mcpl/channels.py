@@ -216,8 +216,8 @@ class LiveChannels:
                 messages.append(self._message({**object_of(one), "channelId": channel.id}))
             except (InvalidParams, LiveRefusal) as error:
                 self._audit.report(OPEN, "refused", channel_id=channel.id, reason=str(error))
-        known = {one.name: getattr(channel, one.name) for one, _ in Channel.members}
-        return OpenedChannel(**known, history=tuple(messages), history_truncated=result.get("historyTruncated") is True)
+        is_cut = result.get("historyTruncated") is True
+        return OpenedChannel.extend(channel, history=tuple(messages), history_truncated=is_cut)
 
     async def close(self, id: str) -> bool:
         """Have the server close a channel. Whether it did."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from secrets import token_urlsafe
@@ -24,7 +24,7 @@ from defserve.core.call import Call
 from defserve.core.extension import AddressedMessage
 from defserve.core.messages import Params, encode, notification
 from defserve.core.session import Session
-from defserve.core.shapes import TEXT, list_of_texts, narrow, one_of, read_member
+from defserve.core.shapes import TEXT, distinct, list_of_texts, narrow, one_of, read_member
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import read_optional_object, read_text, trace_id
@@ -52,7 +52,7 @@ SECURITY_EVENTS: Mapping[str, str] = {
     "access_denied": ACCESS,
 }
 
-PATTERNS = narrow(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool)
+PATTERNS = distinct(narrow(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool))
 
 # How what is kept of a session is named.
 SUBSCRIPTION, SEQUENCE = "subscription:", "sequence:"
@@ -345,7 +345,7 @@ class EventSection:
                 f"Method not found: {call.method} (nothing can be pushed without a session: use mgp/events/replay)",
                 data={"error_type": "no_session"},
             )
-        patterns, least = _read_patterns(params), _read_least(params)
+        patterns, least = read_member(params, "channels", PATTERNS), _read_least(params)
         names, unsupported = self._fitting(call, patterns)
         mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
         if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
@@ -375,7 +375,7 @@ class EventSection:
 
         `gap` is true when that event is no longer known here, so that others behind it may be lost as well.
         """
-        patterns, least = _read_patterns(params), _read_least(params)
+        patterns, least = read_member(params, "channels", PATTERNS), _read_least(params)
         since = read_member(params, "since", TEXT, None)
         names, unsupported = self._fitting(call, patterns, kept_only=True)
         found, gap = self.recent.after(since)
@@ -447,7 +447,7 @@ class EventSection:
     def _watches(self, subscription: EventSubscription) -> bool:
         return any(subscription.is_subscribed_to(channel) for channel in self.channels.values() if channel.standard)
 
-    def _fitting(self, call: Call, patterns: list[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
+    def _fitting(self, call: Call, patterns: Sequence[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
         """The matching channels that are open to this caller, and the patterns that match none of them."""
         caller = identity(call)
         open_to = [c for c in self.channels.values() if c.is_open_to(caller) and not (kept_only and c.standard)]
@@ -523,10 +523,6 @@ def _caller(call: Call) -> Audience:
     # Strangers at one address share a principal. An event for one of them goes to its session alone.
     caller = identity(call)
     return call.session if is_stranger(caller) else caller
-
-
-def _read_patterns(params: Params) -> list[str]:
-    return list(dict.fromkeys(read_member(params, "channels", PATTERNS)))
 
 
 def _read_least(params: Params) -> int:

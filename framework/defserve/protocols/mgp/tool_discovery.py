@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from defserve.core import json_values
 from defserve.core.call import Call
 from defserve.core.extension import Extension
-from defserve.core.json_values import is_array
 from defserve.core.messages import Params
 from defserve.core.shapes import (
+    ANYTHING,
     OBJECT,
     TEXT,
     Kind,
     Shape,
+    bounded_list_of,
+    distinct,
     kind_of,
     member,
     narrow,
@@ -290,19 +292,11 @@ REASONS = ("capability_gap", "performance", "preference")
 STATUSES = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
 
 
-def _read_names(value: Any) -> tuple[str, ...]:
-    if not is_array(value) or len(value) > MAX_NAMES:
-        raise ValueError
-    if not all(isinstance(each, str) and 0 < len(each) <= MAX_NAME_LENGTH for each in value):
-        raise ValueError(f"must hold texts of 1 to {MAX_NAME_LENGTH} characters")
-    return tuple(dict.fromkeys(value))
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_RESULTS
 
 
-def _is_trace(value: Any) -> bool:
+def _is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_NAME_LENGTH
 
 
@@ -314,7 +308,10 @@ def _read_filter(value: Any) -> EntryFilter:
     return EntryFilter(categories, risk, None if status == "all" else status)
 
 
-NAMES = Kind(f"a list of at most {MAX_NAMES} texts", _read_names)
+NAME = narrow(
+    ANYTHING, lambda value: value and _is_name(value), f"must hold texts of 1 to {MAX_NAME_LENGTH} characters"
+)
+NAMES = distinct(bounded_list_of(NAME, MAX_NAMES))
 QUERY = narrow(TEXT, lambda text: len(text) <= MAX_QUERY_LENGTH, f"may have at most {MAX_QUERY_LENGTH} characters")
 RISK: Kind[Any] = one_of(*RISKS)
 
@@ -361,7 +358,7 @@ class ToolRequest(Shape):
     context: str = member("context", QUERY)
     needs: ToolRequirements = member("requirements", nested(ToolRequirements))
     trace: str | None = member(
-        "task_trace_id", kind_of(f"a text of at most {MAX_NAME_LENGTH} characters", _is_trace), default=None
+        "task_trace_id", kind_of(f"a text of at most {MAX_NAME_LENGTH} characters", _is_name), default=None
     )
 
     def check_members(self) -> None:
