@@ -22,10 +22,9 @@ from defserve.client.extension import SendParams
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json, object_of, text_of
 from defserve.core.json_values import is_object
-from defserve.core.shapes import FLAG, TEXT, Shape, member, shape
 from defserve.errors import InvalidParams, PeerError, PeerTimeout, Refused
 from defserve.protocols.mcp.errors import ERROR_KEY, read_text
-from defserve.protocols.mcpl.state.ownership import STATE_KEY, StateUnowned
+from defserve.protocols.mcpl.state.ownership import STATE_KEY, RolledBack, StateUnowned
 from defserve.protocols.mcpl.vocabulary import StateNotManaged
 from defserve.stores.checkpoints.json_patches import apply_patch_to_text
 
@@ -56,15 +55,6 @@ class HostState:
     checkpoint: str | None
     content: Any
     parents: Mapping[str, str | None]
-
-
-@shape
-class RolledBack(Shape):
-    """The result of a rollback (§8.6). Without success nothing has changed, and `reason` says why."""
-
-    checkpoint: str
-    success: bool = member("success", FLAG, default=False, lenient=True)
-    reason: str | None = member("reason", TEXT, default=None, lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +134,7 @@ class StateTracker:
         async with self._turn(branch, feature_set):
             with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as record:
                 result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
-                done = RolledBack.from_wire(result, checkpoint=checkpoint)
+                done = RolledBack.from_wire({**result, "checkpoint": checkpoint})
                 if done.success:
                     async with branch.following:
                         branch.at, branch.pinned = checkpoint, False
