@@ -21,8 +21,7 @@ from defserve.core.shapes import (
     Kind,
     Shape,
     bounded_list_of,
-    distinct,
-    kind_of,
+    distinct_items,
     list_of,
     list_of_texts,
     member,
@@ -32,6 +31,7 @@ from defserve.core.shapes import (
     read_member,
     shape,
     text_up_to,
+    valid_value,
 )
 from defserve.errors import InvalidParams
 from tests.rows import for_each_row
@@ -144,8 +144,8 @@ def test_a_boolean_is_no_number():
 # -- one member
 
 
-COPIES = kind_of("1 to 9", lambda value: type(value) is int and 1 <= value <= 9)
-WORDS = distinct(bounded_list_of(narrow(TEXT, bool, "must not be empty"), 3))
+COPIES = valid_value("1 to 9", lambda value: type(value) is int and 1 <= value <= 9)
+WORDS = distinct_items(bounded_list_of(narrow(TEXT, bool, "must not be empty"), 3))
 
 
 @for_each_row(

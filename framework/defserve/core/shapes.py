@@ -44,7 +44,7 @@ class Kind(Generic[Value]):
     write: Callable[[Any], Any] = lambda value: value
 
 
-def kind_of(description: str, is_valid: Callable[[Any], bool]) -> Kind[Any]:
+def valid_value(description: str, is_valid: Callable[[Any], bool]) -> Kind[Any]:
     """A value that is read as it is, if it is valid. The description says what it must be."""
 
     def read(value: Any) -> Any:
@@ -73,12 +73,12 @@ def text_up_to(length: int) -> Kind[str]:
 
 def one_of(*values: str) -> Kind[str]:
     """One of these texts."""
-    return kind_of(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
+    return valid_value(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
 
 
 def list_of_texts(description: str) -> Kind[list[str]]:
     """A list of nothing but texts: "a list of names"."""
-    return kind_of(description, lambda value: is_array(value) and all(isinstance(item, str) for item in value))
+    return valid_value(description, lambda value: is_array(value) and all(isinstance(item, str) for item in value))
 
 
 def bounded_list_of(kind: Kind[Value], most: int) -> Kind[tuple[Value, ...]]:
@@ -95,7 +95,7 @@ def bounded_list_of(kind: Kind[Value], most: int) -> Kind[tuple[Value, ...]]:
     return Kind(f"a list of at most {most} texts", read)
 
 
-def distinct(kind: Kind[Any]) -> Kind[tuple[Any, ...]]:
+def distinct_items(kind: Kind[Any]) -> Kind[tuple[Any, ...]]:
     """A list of a kind, with each item once."""
     return Kind(kind.description, lambda value: tuple(dict.fromkeys(kind.read(value))), list)
 
@@ -134,11 +134,11 @@ def is_number(value: Any) -> bool:
 
 
 ANYTHING: Kind[Any] = Kind("any value", lambda value: value)
-TEXT: Kind[str] = kind_of("a string", lambda value: isinstance(value, str))
-INTEGER: Kind[int] = kind_of("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool))
-NUMBER: Kind[float] = kind_of("a number", is_number)
-FLAG: Kind[bool] = kind_of("true or false", lambda value: isinstance(value, bool))
-OBJECT: Kind[Json] = replace(kind_of("an object", is_object), write=dict)
+TEXT: Kind[str] = valid_value("a string", lambda value: isinstance(value, str))
+INTEGER: Kind[int] = valid_value("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool))
+NUMBER: Kind[float] = valid_value("a number", is_number)
+FLAG: Kind[bool] = valid_value("true or false", lambda value: isinstance(value, bool))
+OBJECT: Kind[Json] = replace(valid_value("an object", is_object), write=dict)
 TEXTS = list_of(TEXT)
 
 

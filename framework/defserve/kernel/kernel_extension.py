@@ -20,7 +20,7 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
 from defserve.core.messages import Params
-from defserve.core.shapes import Kind, is_number, kind_of, read_member
+from defserve.core.shapes import Kind, is_number, read_member, valid_value
 from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.kernel.control_listener import open_control_socket
 from defserve.kernel.governance.access import check_operator
@@ -309,7 +309,7 @@ class LifecycleNotices:
 
 PING_SECONDS: Final = 5.0
 MAX_DRAIN_MS: Final = 3_600_000
-DRAIN_MILLISECONDS: Final[Kind[float]] = kind_of(
+DRAIN_MILLISECONDS: Final[Kind[float]] = valid_value(
     f"a number from 0 to {MAX_DRAIN_MS}", lambda value: is_number(value) and 0 <= value <= MAX_DRAIN_MS
 )
 

@@ -22,7 +22,7 @@ from defserve.base.redaction import redact
 from defserve.core.call import Call
 from defserve.core.json_values import is_array
 from defserve.core.messages import Params
-from defserve.core.shapes import Kind, kind_of, read_member
+from defserve.core.shapes import Kind, read_member, valid_value
 from defserve.errors import BadArguments, InvalidParams, Refused, Rejected, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import trace_id
@@ -355,6 +355,6 @@ async def replay(call: Call, log: ReadableAuditLog, params: Params) -> Params:
 
 
 def _whole_number(least: int, most: int) -> Kind[int]:
-    return kind_of(
+    return valid_value(
         f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most
     )

@@ -24,7 +24,7 @@ from defserve.core.call import Call
 from defserve.core.extension import AddressedMessage
 from defserve.core.messages import Params, encode, notification
 from defserve.core.session import Session
-from defserve.core.shapes import TEXT, distinct, list_of_texts, narrow, one_of, read_member
+from defserve.core.shapes import TEXT, distinct_items, list_of_texts, narrow, one_of, read_member
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import read_optional_object, read_text, trace_id
@@ -52,7 +52,7 @@ SECURITY_EVENTS: Mapping[str, str] = {
     "access_denied": ACCESS,
 }
 
-PATTERNS = distinct(narrow(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool))
+PATTERNS = distinct_items(narrow(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool))
 
 # How what is kept of a session is named.
 SUBSCRIPTION, SEQUENCE = "subscription:", "sequence:"

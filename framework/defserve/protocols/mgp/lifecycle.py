@@ -19,7 +19,7 @@ from defserve.core.messages import Params
 from defserve.core.peer import SENDER
 from defserve.core.service import Phase, Service
 from defserve.core.session import Session
-from defserve.core.shapes import Kind, is_number, kind_of, one_of, read_member
+from defserve.core.shapes import Kind, is_number, one_of, read_member, valid_value
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp import vocabulary
@@ -67,7 +67,7 @@ REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_t
 # The reason that is given when no request asked for the shutdown: a signal came, or the input ended.
 DEFAULT_REASON = REASONS[0]
 
-MILLISECONDS: Kind[float] = kind_of(
+MILLISECONDS: Kind[float] = valid_value(
     "a number of milliseconds, 0 or more", lambda value: is_number(value) and value >= 0
 )
 

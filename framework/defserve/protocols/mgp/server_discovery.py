@@ -16,7 +16,7 @@ from defserve.binding.explicit_schema import ExplicitArguments
 from defserve.binding.results import PackedResult, Returns
 from defserve.core.call import Call
 from defserve.core.messages import Params
-from defserve.core.shapes import TEXT, Kind, bounded_list_of, distinct, kind_of, narrow, one_of, read_member
+from defserve.core.shapes import TEXT, Kind, bounded_list_of, distinct_items, narrow, one_of, read_member, valid_value
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.errors import VENDOR, read_optional_object
 from defserve.protocols.mcp.function import Function
@@ -223,14 +223,14 @@ ID = narrow(
     re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}").fullmatch,
     "must have 1 to 128 letters, digits, dots, dashes and underscores",
 )
-PROSE: Kind[str] = kind_of(
+PROSE: Kind[str] = valid_value(
     f"a line of at most {MAX_TEXT} printable characters", lambda value: _is_printable(value, MAX_TEXT)
 )
-ARGUMENT: Kind[str] = kind_of(
+ARGUMENT: Kind[str] = valid_value(
     f"text of at most {MAX_WORD} printable characters", lambda value: _is_printable(value, MAX_WORD)
 )
 WORD = narrow(ARGUMENT, bool, "must not be empty")
-WORDS = distinct(bounded_list_of(WORD, MAX_ITEMS))
+WORDS = distinct_items(bounded_list_of(WORD, MAX_ITEMS))
 # The reference kernel writes states with a capital letter in places.
 STATUS = Kind(one_of(*STATUSES).description, lambda value: one_of(*STATUSES).read(str(value).lower()))
 

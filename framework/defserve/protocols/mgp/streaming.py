@@ -18,7 +18,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Id, Params, encode, is_id
 from defserve.core.peer import SENDER, may_act_for
 from defserve.core.session import Session
-from defserve.core.shapes import NUMBER, kind_of, read_member
+from defserve.core.shapes import NUMBER, read_member, valid_value
 from defserve.errors import TimedOut
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import VENDOR
@@ -64,7 +64,7 @@ class StreamSection:
 
         Runs at once, without a turn of the event loop: the calls to cancel may take up every slot.
         """
-        found = _find(call, read_member(params, "request_id", kind_of("the id of a request", is_id)))
+        found = _find(call, read_member(params, "request_id", valid_value("the id of a request", is_id)))
         if found is None or found.method != CALL or found.settled or found.stopped:
             return {"cancelled": False}
         chunks, content = _chunks(found), content_so_far(found)

@@ -22,14 +22,14 @@ from defserve.core.shapes import (
     Kind,
     Shape,
     bounded_list_of,
-    distinct,
-    kind_of,
+    distinct_items,
     member,
     narrow,
     nested,
     one_of,
     read_member,
     shape,
+    valid_value,
 )
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.app_policy import is_for_views
@@ -311,7 +311,7 @@ def _read_filter(value: Any) -> EntryFilter:
 NAME = narrow(
     ANYTHING, lambda value: value and _is_name(value), f"must hold texts of 1 to {MAX_NAME_LENGTH} characters"
 )
-NAMES = distinct(bounded_list_of(NAME, MAX_NAMES))
+NAMES = distinct_items(bounded_list_of(NAME, MAX_NAMES))
 QUERY = narrow(TEXT, lambda text: len(text) <= MAX_QUERY_LENGTH, f"may have at most {MAX_QUERY_LENGTH} characters")
 RISK: Kind[Any] = one_of(*RISKS)
 
@@ -324,7 +324,7 @@ class ToolQuery(Shape):
     wanted: EntryFilter = member("filter", Kind("an object", _read_filter), default=EntryFilter())
     strategy: Strategy = member("strategy", one_of(*STRATEGIES))
     most: int = member(
-        "max_results", kind_of(f"1 to {MAX_RESULTS}", _is_count), default=DEFAULT_RESULTS, nullable=False
+        "max_results", valid_value(f"1 to {MAX_RESULTS}", _is_count), default=DEFAULT_RESULTS, nullable=False
     )
 
     def check_members(self) -> None:
@@ -358,7 +358,7 @@ class ToolRequest(Shape):
     context: str = member("context", QUERY)
     needs: ToolRequirements = member("requirements", nested(ToolRequirements))
     trace: str | None = member(
-        "task_trace_id", kind_of(f"a text of at most {MAX_NAME_LENGTH} characters", _is_name), default=None
+        "task_trace_id", valid_value(f"a text of at most {MAX_NAME_LENGTH} characters", _is_name), default=None
     )
 
     def check_members(self) -> None:
