@@ -18,13 +18,20 @@ from defserve.core.shapes import (
     OBJECT,
     TEXT,
     TEXTS,
+    Kind,
     Shape,
+    bounded_list_of,
+    distinct_items,
     list_of,
+    list_of_texts,
     member,
+    narrow,
     nested,
     one_of,
+    read_member,
     shape,
     text_up_to,
+    valid_value,
 )
 from defserve.errors import InvalidParams
 from tests.rows import for_each_row
@@ -132,3 +139,67 @@ def test_items_of_another_kind_are_left_out_of_a_list():
 def test_a_boolean_is_no_number():
     with pytest.raises(InvalidParams, match="age must be an integer"):
         Author.from_wire({"name": "Ada", "age": True})
+
+
+# -- one member
+
+
+COPIES = valid_value("1 to 9", lambda value: type(value) is int and 1 <= value <= 9)
+WORDS = distinct_items(bounded_list_of(narrow(TEXT, bool, "must not be empty"), 3))
+
+
+@for_each_row(
+    "wire, kind, problem",
+    [
+        ({}, COPIES, "member must be 1 to 9"),
+        ({"member": 10}, COPIES, "member must be 1 to 9"),
+        ({"member": "a"}, list_of_texts("a list of names"), "member must be a list of names"),
+        ({"member": ["a", 1]}, list_of_texts("a list of names"), "member must be a list of names"),
+        ({"member": []}, narrow(list_of_texts("a list of names"), bool), "member must be a list of names"),
+        ({"member": ["a"] * 4}, WORDS, "member must be a list of at most 3 texts"),
+        ({"member": ["a", ""]}, WORDS, "member must not be empty"),
+        ({"member": ["a", 1]}, WORDS, "member must be a string"),
+    ],
+)
+def test_a_member_by_itself_is_refused_by_its_name(wire: dict[str, Any], kind: Kind[Any], problem: str):
+    with pytest.raises(InvalidParams, match=f"Invalid params: {problem}"):
+        read_member(wire, "member", kind)
+
+
+def test_a_member_is_refused_by_its_label():
+    with pytest.raises(InvalidParams, match=r"Invalid params: filter\.copies must be 1 to 9"):
+        read_member({"copies": 0}, "copies", COPIES, label="filter.copies")
+
+
+def test_a_missing_member_has_the_default_and_null_only_if_it_may():
+    assert read_member({}, "copies", COPIES, 1, nullable=False) == 1
+    assert read_member({"copies": None}, "copies", COPIES, 1) == 1
+    with pytest.raises(InvalidParams):
+        read_member({"copies": None}, "copies", COPIES, 1, nullable=False)
+    assert read_member({"copies": "many"}, "copies", COPIES, 1, lenient=True) == 1
+
+
+def test_a_distinct_list_has_each_item_once():
+    assert read_member({"words": ["b", "a", "b"]}, "words", WORDS) == ("b", "a")
+
+
+# -- several members
+
+
+@shape
+class Loan(Author):
+    months: int = member("months", INTEGER, default=1)
+
+    def check_members(self) -> None:
+        if self.age is None and self.months > 1:
+            raise InvalidParams("Invalid params: a longer loan needs an age")
+
+
+def test_what_members_must_fulfil_together_is_checked_when_they_are_read():
+    assert Loan.from_wire({"name": "Ada", "age": 9, "months": 2}).months == 2
+    with pytest.raises(InvalidParams, match="a longer loan needs an age"):
+        Loan.from_wire({"name": "Ada", "months": 2})
+
+
+def test_a_shape_extends_another():
+    assert Loan.extend(Author("Ada", 9), months=2) == Loan("Ada", 9, 2)

@@ -11,23 +11,28 @@ How it works: a shape is a frozen dataclass whose fields are made by `member`. F
 A reader is strict by default: a member that must be there and is not, or that has another kind, is an InvalidParams
 that names it. A *lenient* member with the wrong kind has its default, as if it were missing: real peers send much that
 the texts do not say, and what only informs must not break a conversation.
+
+Params of which one or two members matter need no shape: `read_member` reads one by the same rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform, overload
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, dataclass_transform, overload
 
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams
 
 Json = dict[str, Any]
 ShapeClass = TypeVar("ShapeClass", bound=type)
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+ShapeType = TypeVar("ShapeType", bound="Shape")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Generic[Value]):
     """What a member may hold. `read` gives the value for the program; `write` is its inverse.
 
     `read` raises ValueError for another value: with a text about the member ("must have at most 9 characters"), or
@@ -35,33 +40,73 @@ class Kind:
     """
 
     description: str
-    read: Callable[[Any], Any]
+    read: Callable[[Any], Value]
     write: Callable[[Any], Any] = lambda value: value
 
 
-def text_up_to(length: int) -> Kind:
-    """A text that is short enough to remember."""
+def valid_value(description: str, is_valid: Callable[[Any], bool]) -> Kind[Any]:
+    """A value that is read as it is, if it is valid. The description says what it must be."""
 
     def read(value: Any) -> Any:
-        if len(TEXT.read(value)) > length:
-            raise ValueError(f"must have at most {length} characters")
+        if not is_valid(value):
+            raise ValueError
         return value
 
-    return Kind("a string", read)
+    return Kind(description, read)
 
 
-def one_of(*values: str) -> Kind:
+def narrow(kind: Kind[Value], is_valid: Callable[[Value], object], problem: str = "") -> Kind[Value]:
+    """The same kind, without values that have a problem: "must not be empty". By default, the description says it."""
+
+    def read(value: Any) -> Value:
+        if not is_valid(found := kind.read(value)):
+            raise ValueError(problem)
+        return found
+
+    return replace(kind, read=read)
+
+
+def text_up_to(length: int) -> Kind[str]:
+    """A text that is short enough to remember."""
+    return narrow(TEXT, lambda text: len(text) <= length, f"must have at most {length} characters")
+
+
+def one_of(*values: str) -> Kind[str]:
     """One of these texts."""
-    return Kind(f"one of {', '.join(values)}", _accept(lambda value: isinstance(value, str) and value in values))
+    return valid_value(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
 
 
-def list_of(kind: Kind) -> Kind:
+def list_of_texts(description: str) -> Kind[list[str]]:
+    """A list of nothing but texts: "a list of names"."""
+    return valid_value(description, lambda value: is_array(value) and all(isinstance(item, str) for item in value))
+
+
+def bounded_list_of(kind: Kind[Value], most: int) -> Kind[tuple[Value, ...]]:
+    """A list of a few texts, read as a tuple. An item of another kind is refused, with the text of its kind."""
+
+    def read(value: Any) -> tuple[Value, ...]:
+        if not is_array(value) or len(value) > most:
+            raise ValueError
+        try:
+            return tuple(map(kind.read, value))
+        except ValueError as error:
+            raise ValueError(str(error) or f"must be {kind.description}") from None
+
+    return Kind(f"a list of at most {most} texts", read)
+
+
+def distinct_items(kind: Kind[Any]) -> Kind[tuple[Any, ...]]:
+    """A list of a kind, with each item once."""
+    return Kind(kind.description, lambda value: tuple(dict.fromkeys(kind.read(value))), list)
+
+
+def list_of(kind: Kind[Value]) -> Kind[tuple[Value, ...]]:
     """A list, read as a tuple. Items of another kind are left out."""
 
-    def read(value: Any) -> Any:
+    def read(value: Any) -> tuple[Value, ...]:
         if not is_array(value):
             raise ValueError
-        items: list[Any] = []
+        items: list[Value] = []
         for item in value:
             try:
                 items.append(kind.read(item))
@@ -72,10 +117,10 @@ def list_of(kind: Kind) -> Kind:
     return Kind("a list", read, lambda items: [kind.write(item) for item in items])
 
 
-def nested(made: type[Shape]) -> Kind:
+def nested(made: type[ShapeType]) -> Kind[ShapeType]:
     """An object that has a shape of its own. What is wrong in it is told by its own reader."""
 
-    def read(value: Any) -> Any:
+    def read(value: Any) -> ShapeType:
         if not is_object(value):
             raise ValueError
         return made.from_wire(value)
@@ -83,47 +128,46 @@ def nested(made: type[Shape]) -> Kind:
     return Kind("an object", read, lambda value: value.wire())
 
 
-def _accept(is_valid: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if not is_valid(value):
-            raise ValueError
-        return value
-
-    return read
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number. In Python, true and false are, too."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-ANYTHING = Kind("any value", lambda value: value)
-TEXT = Kind("a string", _accept(lambda value: isinstance(value, str)))
-INTEGER = Kind("an integer", _accept(lambda value: isinstance(value, int) and not isinstance(value, bool)))
-NUMBER = Kind("a number", _accept(lambda value: isinstance(value, int | float) and not isinstance(value, bool)))
-FLAG = Kind("true or false", _accept(lambda value: isinstance(value, bool)))
-OBJECT = Kind("an object", _accept(is_object), dict)
+ANYTHING: Kind[Any] = Kind("any value", lambda value: value)
+TEXT: Kind[str] = valid_value("a string", lambda value: isinstance(value, str))
+INTEGER: Kind[int] = valid_value("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool))
+NUMBER: Kind[float] = valid_value("a number", is_number)
+FLAG: Kind[bool] = valid_value("true or false", lambda value: isinstance(value, bool))
+OBJECT: Kind[Json] = replace(valid_value("an object", is_object), write=dict)
 TEXTS = list_of(TEXT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     name: str
-    kind: Kind
+    kind: Kind[Any]
     lenient: bool
+    nullable: bool
+    label: str
     omit: bool
 
 
 def member(
     name: str,
-    kind: Kind,
+    kind: Kind[Any],
     default: Any = MISSING,
     *,
     default_factory: Any = MISSING,
     lenient: bool = False,
+    nullable: bool = True,
+    label: str = "",
     omit: bool = True,
 ) -> Any:
-    """A member of a shape: its name on the wire and its kind.
+    """A member of a shape: its name on the wire and its kind. The rest is as for `read_member`.
 
-    Without a default it must be there. With one, a missing or null member has it, and it is not written unless `omit`
-    is False.
+    A member that has its default is not written, unless `omit` is False.
     """
-    metadata = {"member": _Member(name, kind, lenient, omit)}
+    metadata = {"member": _Member(name, kind, lenient, nullable, label or name, omit)}
     if default_factory is not MISSING:
         return field(default_factory=default_factory, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -139,8 +183,8 @@ def shape(made: Any = None, *, kw_only: bool = False) -> Any:
 
     def make(cls: Any) -> Any:
         frozen: Any = dataclass(frozen=True, kw_only=kw_only)(cls)
-        frozen.members = tuple((one, one.metadata["member"]) for one in fields(frozen) if "member" in one.metadata)
-        frozen.has_raw = any(one.name == "raw" for one in fields(frozen))
+        frozen._members = tuple((one, one.metadata["member"]) for one in fields(frozen) if "member" in one.metadata)
+        frozen._has_raw = any(one.name == "raw" for one in fields(frozen))
         return frozen
 
     return make if made is None else make(made)
@@ -153,36 +197,85 @@ class Shape:
     """
 
     __slots__ = ()
-    members: ClassVar[tuple[tuple[Field[Any], _Member], ...]] = ()
-    has_raw: ClassVar[bool] = False
+    _members: ClassVar[tuple[tuple[Field[Any], _Member], ...]] = ()
+    _has_raw: ClassVar[bool] = False
 
     @classmethod
     def from_wire(cls, value: Mapping[str, Any], **own: Any) -> Self:
         """What a peer sent. `own` are fields that are no members. Raises InvalidParams for what is wrong."""
-        if cls.has_raw:
+        if cls._has_raw:
             own["raw"] = value
-        return cls(**{one.name: _read_member(one, its, value) for one, its in cls.members}, **own)
+        for one, its in cls._members:
+            own[one.name] = read_member(
+                value,
+                its.name,
+                its.kind,
+                _default_of(one),
+                lenient=its.lenient,
+                nullable=its.nullable,
+                label=its.label,
+            )
+        made = cls(**own)
+        made.check_members()
+        return made
+
+    @classmethod
+    def extend(cls, other: Shape, **more: Any) -> Self:
+        """This shape with the members of one that it is a subclass of, and more."""
+        return cls(**{one.name: getattr(other, one.name) for one, _ in other._members}, **more)
+
+    def check_members(self) -> None:
+        """What a peer must get right about several members together. Raises InvalidParams."""
 
     def wire(self) -> Json:
         """The object for the wire, with its members in the order of the fields."""
         written: Json = {}
-        for one, its in self.members:
+        for one, its in self._members:
             value = getattr(self, one.name)
             if not (its.omit and value == _default_of(one)):
                 written[its.name] = its.kind.write(value)
         return written
 
 
-def _read_member(one: Field[Any], its: _Member, value: Mapping[str, Any]) -> Any:
-    found, default = value.get(its.name), _default_of(one)
-    if found is None and default is not MISSING:
+@overload
+def read_member(value: Mapping[str, Any], name: str, kind: Kind[Value], *, label: str = "") -> Value: ...
+@overload
+def read_member(
+    value: Mapping[str, Any],
+    name: str,
+    kind: Kind[Value],
+    default: Default,
+    *,
+    lenient: bool = False,
+    nullable: bool = True,
+    label: str = "",
+) -> Value | Default: ...
+def read_member(
+    value: Mapping[str, Any],
+    name: str,
+    kind: Kind[Any],
+    default: Any = MISSING,
+    *,
+    lenient: bool = False,
+    nullable: bool = True,
+    label: str = "",
+) -> Any:
+    """One member of an object. Raises InvalidParams for one of another kind, by its name or `label`.
+
+    Without a default it must be there. With one, a missing member has it; so has null if it is `nullable`, and a member
+    of another kind if it is `lenient`.
+    """
+    has_default = default is not MISSING
+    found = value.get(name)
+    if found is None and has_default and (nullable or name not in value):
         return default
     try:
-        return its.kind.read(found)
+        return kind.read(found)
     except ValueError as error:
-        if its.lenient and default is not MISSING:
+        if lenient and has_default:
             return default
-        raise InvalidParams(f"Invalid params: {its.name} {str(error) or f'must be {its.kind.description}'}") from None
+        problem = str(error) or f"must be {kind.description}"
+        raise InvalidParams(f"Invalid params: {label or name} {problem}") from None
 
 
 def _default_of(one: Field[Any]) -> Any:

@@ -20,6 +20,7 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
 from defserve.core.messages import Params
+from defserve.core.shapes import Kind, is_number, read_member, valid_value
 from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.kernel.control_listener import open_control_socket
 from defserve.kernel.governance.access import check_operator
@@ -308,6 +309,9 @@ class LifecycleNotices:
 
 PING_SECONDS: Final = 5.0
 MAX_DRAIN_MS: Final = 3_600_000
+DRAIN_MILLISECONDS: Final[Kind[float]] = valid_value(
+    f"a number from 0 to {MAX_DRAIN_MS}", lambda value: is_number(value) and 0 <= value <= MAX_DRAIN_MS
+)
 
 
 class KernelMethods:
@@ -426,10 +430,8 @@ class KernelMethods:
             raise ServerNotFound(error.problem, details={"server_id": id[:128]}) from None
 
     def _seconds(self, params: Params) -> float:
-        given = params.get("timeout_ms", self._kernel.config.settings.drain_secs * 1000)
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= MAX_DRAIN_MS:
-            raise InvalidParams(f"Invalid params: timeout_ms must be a number from 0 to {MAX_DRAIN_MS}")
-        return given / 1000
+        usual = self._kernel.config.settings.drain_secs * 1000
+        return read_member(params, "timeout_ms", DRAIN_MILLISECONDS, usual, nullable=False) / 1000
 
 
 def _where_agreed(section: str, handler: Answer) -> Handler:

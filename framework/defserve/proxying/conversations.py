@@ -23,12 +23,10 @@ from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, 
 from defserve.protocols.mgp.terms import SECTIONS
 from defserve.protocols.mgp.vocabulary import (
     GRANT_KEYS,
+    PermissionRequest,
     PermissionStatus,
-    answer,
-    check_request,
     is_permission,
     meant_by,
-    request_id,
 )
 from defserve.proxying import boundary
 from defserve.proxying.boundary import too_busy
@@ -459,11 +457,11 @@ class ChannelGrants:
         """The answer to a server that asks for permissions itself (§3.5). Raises MethodNotFound for other methods."""
         if method not in ASK_METHODS:
             raise MethodNotFound(f"Method not found: {method} (this client did not offer it)")
-        repeated, names = request_id(params), check_request(params)
-        if not names:
+        asked = PermissionRequest.from_wire(params)
+        if not asked.permissions:
             raise InvalidParams("Invalid params: permissions must not be empty")
-        meant = [permission for name in names for permission in meant_by(name)]
-        return repeated | answer(self._decide(call or self._last, meant), names)
+        meant = [permission for name in asked.permissions for permission in meant_by(name)]
+        return asked.answer(self._decide(call or self._last, meant))
 
     def _grants(self, call: Call | None) -> dict[str, Grant]:
         return {

@@ -15,11 +15,12 @@ from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import Declared, FeatureSets, uses
 from defserve.client.mcpl.push import Inbox, Once, answer_wire, deliver_item
-from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.client.replies import Json, object_of, texts_of
 from defserve.core.json_values import is_array, is_object
+from defserve.core.shapes import shape
 from defserve.errors import InvalidParams, PeerError
 from defserve.protocols.mcp.errors import read_text
-from defserve.protocols.mcpl.channels.messages import Channel, ChannelMessage
+from defserve.protocols.mcpl.channels.messages import Acknowledgement, Channel, ChannelMessage, Delivery, read_channel
 from defserve.protocols.mcpl.content import Sendable, content_blocks
 from defserve.protocols.mcpl.scopes import judge_label, normal
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
@@ -119,7 +120,7 @@ class LiveChannels:
 
     async def list_channels(self, params: Json) -> Json:
         """Answer `channels/list` of the server: the channels that this host knows."""
-        return {"channels": [channel.wire(channel.type or "unknown") for channel in self]}
+        return {"channels": [channel.describe("unknown") for channel in self]}
 
     async def incoming(self, params: Json) -> Json:
         """Take messages in their order. Each has a result of its own."""
@@ -196,7 +197,7 @@ class LiveChannels:
             try:
                 result = await self._request(OPEN, params)
                 try:
-                    channel = Channel.from_wire(result.get("channel"))
+                    channel = read_channel(result.get("channel"))
                 except InvalidParams as error:
                     raise PeerError(f"the server opened no channel: {error.message}") from None
                 record["channel_id"] = channel.id
@@ -215,8 +216,8 @@ class LiveChannels:
                 messages.append(self._message({**object_of(one), "channelId": channel.id}))
             except (InvalidParams, LiveRefusal) as error:
                 self._audit.report(OPEN, "refused", channel_id=channel.id, reason=str(error))
-        known = {name: getattr(channel, name) for name in Channel.__slots__}
-        return OpenedChannel(**known, history=tuple(messages), history_truncated=result.get("historyTruncated") is True)
+        is_cut = result.get("historyTruncated") is True
+        return OpenedChannel.extend(channel, history=tuple(messages), history_truncated=is_cut)
 
     async def close(self, id: str) -> bool:
         """Have the server close a channel. Whether it did."""
@@ -249,7 +250,7 @@ class LiveChannels:
                 await self._notify(PUBLISH, params)
                 return None
             result = await self._request(PUBLISH, params)
-            return Delivery(result.get("delivered") is True, text_of(result.get("messageId")))
+            return Delivery.from_wire(result)
 
     async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
         """Mark a message of a channel, such as with a reaction. Raises ChannelNotPermitted, and PeerError."""
@@ -258,8 +259,7 @@ class LiveChannels:
                 raise ChannelNotPermitted(id)
             about: Json = {"channelId": id, "messageId": message_id, "intent": intent}
             result = await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
-            shown, reason = text_of(result.get("representation")), text_of(result.get("reason"))
-            return Acknowledgement(result.get("acknowledged") is True, shown, reason)
+            return Acknowledgement.from_wire(result)
 
     async def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
         """Show in a channel that the model writes, or has stopped. A server that may not know is sent nothing."""
@@ -332,7 +332,7 @@ def _opening(type: str | None, id: str | None, more: Mapping[str, Any], history:
 def _channels(found: Any) -> list[Channel]:
     if not is_array(found):
         raise InvalidParams("Invalid params: channels must be a list")
-    return [Channel.from_wire(one) for one in found]
+    return [read_channel(one) for one in found]
 
 
 # -- MCPL §14.3: the messages of channels: incoming ones, published ones, and outgoing ones that observers see.
@@ -355,29 +355,12 @@ class MessageAnswer:
         return answer_wire(self.accepted, "conversationId", self.conversation_id, self.reason)
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class OpenedChannel(Channel):
     """A channel that was opened with its latest messages, the oldest first."""
 
     history: tuple[ChannelMessage, ...] = ()
     history_truncated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """Whether a message was marked, how the service shows that, or why not."""
-
-    acknowledged: bool
-    representation: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Whether published content was delivered, and its message id."""
-
-    delivered: bool
-    message_id: str | None = None
 
 
 MessageReply: TypeAlias = MessageAnswer | bool | str | None

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeAlias
 
 from defserve.client.answers import maybe_await
-from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.client.replies import Json, object_of, texts_of
 from defserve.core.json_values import is_array, is_object
+from defserve.core.shapes import FLAG, TEXT, TEXTS, Shape, member, shape
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcpl.policies import MAX_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists, covering, match_paths
 from defserve.protocols.mcpl.vocabulary import (
@@ -37,15 +38,15 @@ log = logging.getLogger("defserve.client")
 __all__ = ["CHANGED", "POLICY_KEY", "UPDATE", "Declared", "FeatureSets", "Wish"]
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+@shape
+class Declared(Shape):
     """A feature set as its server describes it."""
 
     name: str
-    description: str = ""
-    uses: tuple[str, ...] = ()
-    scoped: bool = False
-    rollback: bool = False
+    description: str = member("description", TEXT, default="", lenient=True)
+    uses: tuple[str, ...] = member("uses", TEXTS, default=(), lenient=True)
+    scoped: bool = member("scoped", FLAG, default=False, lenient=True)
+    rollback: bool = member("rollback", FLAG, default=False, lenient=True)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
 
@@ -206,9 +207,9 @@ class FeatureSets:
         }
 
     def _change(self, change: Mapping[str, Any]) -> None:
-        for member in ("enabled", "disabled"):
-            if isinstance(change.get(member), str):
-                raise UsageError(f"{member}={change[member]!r} is not a list", fix=f"write [{change[member]!r}]")
+        for name in ("enabled", "disabled"):
+            if isinstance(change.get(name), str):
+                raise UsageError(f"{name}={change[name]!r} is not a list", fix=f"write [{change[name]!r}]")
         plain = {name: list(change[name]) for name in ("enabled", "disabled") if name in change}
         scopes = {name: {k: list(v) for k, v in lists.items()} for name, lists in change.get("scopes", {}).items()}
         try:
@@ -253,14 +254,7 @@ def _declarations(found: Any) -> Iterator[Declared]:
         return
     for name, entry in entries:
         if isinstance(name, str) and is_object(entry):
-            yield Declared(
-                name,
-                text_of(entry.get("description")) or "",
-                tuple(texts_of(entry.get("uses"))),
-                entry.get("scoped") is True,
-                entry.get("rollback") is True,
-                entry,
-            )
+            yield Declared.from_wire(entry, name=name)
 
 
 # -- MCPL 0.5 §5–6: what a server claims, and which of it this host grants.

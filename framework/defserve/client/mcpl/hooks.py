@@ -251,8 +251,7 @@ class HookRunner:
     async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
         """The answer after the blocking servers' changes. Raises HookFailed if one fails and the host fails closed."""
         rewrites: list[Rewritten] = []
-        given = {one.name: getattr(turn, one.name) for one, _ in Turn.members}
-        finished = FinishedTurn(**given, assistant_message=assistant_message, usage=usage)
+        finished = FinishedTurn.extend(turn, assistant_message=assistant_message, usage=usage)
         for hooks in self._hooks:
             if hooks.is_blocking and (rewritten := await hooks.rewrite(finished)) is not None:
                 rewrites.append(rewritten)

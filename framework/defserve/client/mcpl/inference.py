@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 from uuid import uuid4
 
@@ -15,20 +15,16 @@ from defserve.client.answers import SendNotification, maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json
-from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Id
-from defserve.errors import InvalidParams, MethodNotFound, UsageError
-from defserve.protocols.mcp.errors import read_optional_object, read_text
-from defserve.protocols.mcpl import content
+from defserve.errors import MethodNotFound, UsageError
 from defserve.protocols.mcpl.content import InferenceEnd, ModelInfo, Turn, Usage
-from defserve.protocols.mcpl.inference import Inference
+from defserve.protocols.mcpl.inference import Inference, InferenceRequest
 from defserve.protocols.mcpl.policies import covering
 from defserve.protocols.mcpl.vocabulary import FeatureDisabled
 
 REQUEST: Final = "inference/request"
 CHUNK: Final = "inference/chunk"
 MODEL_INFO: Final = "model/info"
-ROLES: Final = ("user", "assistant", "system")
 
 
 class InferenceService:
@@ -44,7 +40,7 @@ class InferenceService:
         name, inference_id = params.get("featureSet"), f"inf_{uuid4().hex}"
         with self._audit.watching(REQUEST, feature_set=name, inference_id=inference_id) as record:
             self._sets.require(name, "inferenceRequest")
-            request = self._parse_request(params, inference_id)
+            request = InferenceRequest.from_wire(params, server_id=self._audit.server_id, inference_id=inference_id)
             model = self._router.pick(request.server_id, request.feature_set, request.conversation_id)
             if model is None:
                 raise FeatureDisabled(request.feature_set)
@@ -58,23 +54,6 @@ class InferenceService:
             if self._info is None:
                 raise MethodNotFound("this host does not tell which model it uses")
             return self._info.wire()
-
-    def _parse_request(self, params: Json, inference_id: str) -> InferenceRequest:
-        messages, preferences = params.get("messages"), read_optional_object(params, "preferences") or {}
-        if not is_array(messages) or not messages:
-            raise InvalidParams("Invalid params: messages must be a list that is not empty")
-        max_tokens, temperature = preferences.get("maxTokens"), preferences.get("temperature")
-        return InferenceRequest(
-            server_id=self._audit.server_id,
-            feature_set=params["featureSet"],
-            inference_id=inference_id,
-            messages=[_message(message) for message in messages],
-            conversation_id=read_text(params, "conversationId") if params.get("conversationId") is not None else None,
-            stream=params.get("stream") is True,
-            max_tokens=max_tokens if isinstance(max_tokens, int) else None,
-            temperature=float(temperature) if isinstance(temperature, int | float) else None,
-            preferences=preferences,
-        )
 
 
 class ChunkSender:
@@ -114,22 +93,11 @@ async def _at_once(given: Any) -> AsyncIterator[Any]:
     yield given
 
 
-def _message(found: Any) -> Json:
-    if not is_object(found) or found.get("role") not in ROLES:
-        raise InvalidParams(f"Invalid params: a message must be an object with a role of {', '.join(ROLES)}")
-    content.read_content(found.get("content"))  # only to check it
-    return found
-
-
 def _result(found: Inference, model: Model) -> Json:
     """§11.3."""
     info = info_of(model)
-    result: Json = {
-        "content": found.content,
-        "model": found.model or (info.id if info is not None else "unknown"),
-        "finishReason": found.finish_reason or "end_turn",
-    }
-    return result if found.usage is None else {**result, "usage": found.usage.wire()}
+    name = found.model or (info.id if info is not None else "unknown")
+    return replace(found, model=name, finish_reason=found.finish_reason or "end_turn").wire()
 
 
 # -- MCPL §11.5: which model answers a server's inference request.
@@ -137,21 +105,6 @@ def _result(found: Inference, model: Model) -> Json:
 
 MAX_PINNED_CONVERSATIONS: Final = 1_000
 MAX_ID_LENGTH: Final = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
-    """What a server asks a model. `preferences` are all of its hints, also those that this host does not know."""
-
-    server_id: str
-    feature_set: str
-    inference_id: str
-    messages: list[dict[str, Any]]
-    conversation_id: str | None = None
-    stream: bool = False
-    max_tokens: int | None = None
-    temperature: float | None = None
-    preferences: Mapping[str, Any] | None = None
 
 
 Written: TypeAlias = str | Inference

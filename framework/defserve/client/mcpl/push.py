@@ -21,9 +21,9 @@ from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json, object_of, text_of
 from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_array, is_object
+from defserve.core.shapes import read_member
 from defserve.errors import InvalidParams, PeerError
-from defserve.protocols.mcp.errors import read_text
-from defserve.protocols.mcpl.content import MAX_ID_LENGTH, PushedEvent
+from defserve.protocols.mcpl.content import EVENT_ID, PushedEvent
 from defserve.protocols.mcpl.vocabulary import LiveRefusal
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PushReceiver:
 
     async def receive_event(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
-        name, id = params.get("featureSet"), read_bounded_id(params, "eventId")
+        name, id = params.get("featureSet"), read_member(params, "eventId", EVENT_ID)
         with self._audit.watching(PUSH, feature_set=name, event_id=id) as record:
             self._sets.require(name, "pushEvents")
             event = PushedEvent.from_wire(params, server_id=self._audit.server_id)
@@ -214,11 +214,3 @@ class Once:
     def clear_answers(self) -> None:
         """Forget every answer. Searches that are running continue."""
         self._answers.clear()
-
-
-def read_bounded_id(params: dict[str, Any], name: str) -> str:
-    """An id that is short enough to remember. Raises InvalidParams."""
-    found = read_text(params, name)
-    if len(found) > MAX_ID_LENGTH:
-        raise InvalidParams(f"Invalid params: {name} must have at most {MAX_ID_LENGTH} characters")
-    return found

@@ -24,7 +24,7 @@ from defserve.client.replies import Json, object_of, text_of
 from defserve.core.json_values import is_object
 from defserve.errors import InvalidParams, PeerError, PeerTimeout, Refused
 from defserve.protocols.mcp.errors import ERROR_KEY, read_text
-from defserve.protocols.mcpl.state.ownership import STATE_KEY, StateUnowned
+from defserve.protocols.mcpl.state.ownership import STATE_KEY, RolledBack, StateUnowned
 from defserve.protocols.mcpl.vocabulary import StateNotManaged
 from defserve.stores.checkpoints.json_patches import apply_patch_to_text
 
@@ -55,15 +55,6 @@ class HostState:
     checkpoint: str | None
     content: Any
     parents: Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class RolledBack:
-    """The result of a rollback (§8.6). Without success nothing has changed, and `reason` says why."""
-
-    checkpoint: str
-    success: bool
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +134,7 @@ class StateTracker:
         async with self._turn(branch, feature_set):
             with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as record:
                 result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
-                done = RolledBack(checkpoint, result.get("success") is True, text_of(result.get("reason")))
+                done = RolledBack.from_wire({**result, "checkpoint": checkpoint})
                 if done.success:
                     async with branch.following:
                         branch.at, branch.pinned = checkpoint, False

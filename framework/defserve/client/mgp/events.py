@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from defserve.base.peer_bounds import RecentItems, weight_of
 from defserve.client.answers import SendRequest
 from defserve.client.eras import News, NewsFilter, NewsStream
-from defserve.client.replies import object_of, text_of, texts_of
+from defserve.client.replies import text_of, texts_of
 from defserve.core.json_values import is_array, is_object
-from defserve.errors import PeerError, Refused
+from defserve.core.shapes import FLAG, NUMBER, OBJECT, TEXT, Kind, Shape, ShapeType, member, shape
+from defserve.errors import InvalidParams, PeerError, Refused
 
 if TYPE_CHECKING:
     from defserve.client.mgp.peer import MgpPeer
@@ -167,28 +167,34 @@ Reason: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+AS_TEXT = Kind("a string", str)
+COUNT = Kind("a number", lambda value: int(NUMBER.read(value)))
+CHECKS = Kind("an object", lambda value: {name: passed is True for name, passed in OBJECT.read(value).items()})
+PROBLEMS = Kind("an object", lambda value: {name: str(problem) for name, problem in OBJECT.read(value).items()})
+
+
+@shape
+class Pong(Shape):
     """The answer to a health ping. `status` is "healthy", "degraded" or "unhealthy"."""
 
-    status: str
-    uptime_secs: float
-    server_id: str
-    timestamp: str
+    status: str = member("status", TEXT)
+    uptime_secs: float = member("uptime_secs", NUMBER, default=0, lenient=True)
+    server_id: str = member("server_id", AS_TEXT, default="")
+    timestamp: str = member("timestamp", AS_TEXT, default="")
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+@shape
+class Health(Shape):
     """The health of a server. Fields that the server does not send are empty. `problems`: a text per failed check."""
 
-    status: str
-    uptime_secs: float
-    tools_available: int
-    tools_total: int
-    pending_requests: int
-    resources: dict[str, Any]
-    checks: dict[str, bool]
-    problems: dict[str, str]
+    status: str = member("status", TEXT)
+    uptime_secs: float = member("uptime_secs", NUMBER, default=0, lenient=True)
+    tools_available: int = member("tools_available", COUNT, default=0, lenient=True)
+    tools_total: int = member("tools_total", COUNT, default=0, lenient=True)
+    pending_requests: int = member("pending_requests", COUNT, default=0, lenient=True)
+    resources: dict[str, Any] = member("resources", OBJECT, default_factory=dict, lenient=True)
+    checks: dict[str, bool] = member("checks", CHECKS, default_factory=dict, lenient=True)
+    problems: dict[str, str] = member("problems", PROBLEMS, default_factory=dict, lenient=True)
 
     @property
     def is_healthy(self) -> bool:
@@ -196,13 +202,13 @@ class Health:
         return self.status == "healthy"
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+@shape
+class Drain(Shape):
     """A server's answer to a shutdown request: whether it will end, and how long its open calls may take."""
 
-    accepted: bool
-    pending_requests: int
-    estimated_drain_ms: int
+    accepted: bool = member("accepted", FLAG, default=False, lenient=True)
+    pending_requests: int = member("pending_requests", COUNT, default=0, lenient=True)
+    estimated_drain_ms: int = member("estimated_drain_ms", COUNT, default=0, lenient=True)
 
 
 async def ping_server(peer: MgpPeer) -> Pong:
@@ -211,37 +217,18 @@ async def ping_server(peer: MgpPeer) -> Pong:
     reply = await peer.request(
         "lifecycle", "mgp/health/ping", {"timestamp": vocabulary.format_instant(vocabulary.utc_now())}
     )
-    return Pong(
-        _read_status(reply),
-        _read_number(reply, "uptime_secs"),
-        str(reply.get("server_id")),
-        str(reply.get("timestamp")),
-    )
+    return _read_health(Pong, reply)
 
 
 async def fetch_health(peer: MgpPeer) -> Health:
     reply = await peer.request("lifecycle", "mgp/health/status", {})
-    checks, problems = object_of(reply.get("checks")), object_of(reply.get("problems"))
-    return Health(
-        _read_status(reply),
-        _read_number(reply, "uptime_secs"),
-        int(_read_number(reply, "tools_available")),
-        int(_read_number(reply, "tools_total")),
-        int(_read_number(reply, "pending_requests")),
-        object_of(reply.get("resources")),
-        {name: passed is True for name, passed in checks.items()},
-        {name: str(problem) for name, problem in problems.items()},
-    )
+    return _read_health(Health, reply)
 
 
 async def request_shutdown(peer: MgpPeer, reason: str, seconds: float) -> Drain:
     params = {"reason": reason, "timeout_ms": round(seconds * 1000)}
     reply = await peer.request("lifecycle", "mgp/lifecycle/shutdown", params)
-    return Drain(
-        reply.get("accepted") is True,
-        int(_read_number(reply, "pending_requests")),
-        int(_read_number(reply, "estimated_drain_ms")),
-    )
+    return Drain.from_wire(reply)
 
 
 class Change(News):
@@ -290,13 +277,8 @@ class LifecycleChanges(NewsStream[Change]):
         super().end(None if self._leaving else reason)
 
 
-def _read_status(reply: dict[str, Any]) -> str:
-    found = reply.get("status")
-    if not isinstance(found, str):
-        raise PeerError("the server reported its health without a status")
-    return found
-
-
-def _read_number(reply: dict[str, Any], name: str) -> float:
-    found = reply.get(name)
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else 0
+def _read_health(made: type[ShapeType], reply: dict[str, Any]) -> ShapeType:
+    try:
+        return made.from_wire(reply)
+    except InvalidParams:
+        raise PeerError("the server reported its health without a status") from None

@@ -18,7 +18,14 @@ from defserve.client.audit import MgpAuditTrail
 from defserve.errors import MethodNotFound, PeerError, UsageError
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.vocabulary import FAMILIES, GRANT_KEYS, PERMISSIONS, PermissionDecision, check_permission
+from defserve.protocols.mgp.vocabulary import (
+    FAMILIES,
+    GRANT_KEYS,
+    PERMISSIONS,
+    PermissionDecision,
+    PermissionRequest,
+    check_permission,
+)
 
 Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
 WAITING = {"interactive": "Waiting for operator approval"}
@@ -135,12 +142,16 @@ class ServerGrants:
             wanting = [name for name in dict.fromkeys(names) if not self._is_settled(name)]
             if not wanting:
                 return
-            id, policy, message = str(uuid4()), self._approval.policy, self._approval.message
+            asked = PermissionRequest(
+                request_id=str(uuid4()),
+                permissions=wanting,
+                policy=self._approval.policy,
+                message=self._approval.message,
+            )
             if self.send is not None:
-                asked = {"request_id": id, "permissions": wanting, "policy": policy, "message": message}
-                await send_known(self.send, ASK_METHODS, asked)
+                await send_known(self.send, ASK_METHODS, asked.wire())
             decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
-            await self._store_decisions(id, decided)
+            await self._store_decisions(str(asked.request_id), decided)
 
     async def change(self, decided: Mapping[str, Grant]) -> None:
         """Decide about permissions anew, and tell the server. What is deferred is asked for again when it is needed."""

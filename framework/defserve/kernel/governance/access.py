@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.auth.authority import is_local, is_stranger, stranger_at
 from defserve.auth.principals import LOCAL, MAX_ID_LENGTH, Principal
 from defserve.base.hidden_characters import is_plain
+from defserve.core.shapes import read_member
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp import vocabulary
@@ -200,7 +201,7 @@ def _parse_entry(kept: Mapping[str, Any]) -> Entry:
     if unknown := kept.keys() - MEMBERS:
         raise UsageError(f"{min(unknown)[:100]!r} is not a member of an entry")
     needed: dict[str, Any] = {"entry_type": None, "agent_id": None}
-    times: dict[str, Any] = {name: vocabulary.parse_instant(kept.get(name), name) for name in TIMES}
+    times: dict[str, Any] = {name: read_member(kept, name, vocabulary.INSTANT, None) for name in TIMES}
     return Entry(**{**needed, **kept, **times})
 
 

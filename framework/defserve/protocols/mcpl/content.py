@@ -17,7 +17,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
 from defserve.core.json_values import instant, is_array, is_mapping, is_object
 from defserve.core.messages import Params
-from defserve.core.shapes import INTEGER, OBJECT, TEXT, TEXTS, Kind, Shape, member, nested, one_of, shape, text_up_to
+from defserve.core.shapes import (
+    FLAG,
+    INTEGER,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    Kind,
+    Shape,
+    member,
+    nested,
+    one_of,
+    shape,
+    text_up_to,
+)
 from defserve.errors import InvalidParams, PeerError, UsageError
 from defserve.protocols.mcp.errors import read_text
 
@@ -317,17 +330,17 @@ class Event:
     tags: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+@shape
+class Receipt(Shape):
     """What one host did with an event: whether it accepted it, the inference it began, or why it refused.
 
     `inbox` is the URI of the resource where the event waits, if it could not be sent.
     """
 
     event_id: str
-    accepted: bool
-    inference_id: str | None = None
-    reason: str | None = None
+    accepted: bool = member("accepted", FLAG, default=False, lenient=True)
+    inference_id: str | None = member("inferenceId", TEXT, default=None, lenient=True)
+    reason: str | None = member("reason", TEXT, default=None, lenient=True)
     session: Session | None = None
     inbox: str | None = None
 
@@ -336,14 +349,7 @@ class Receipt:
         """A host's answer to `push/event`. Raises PeerError for one that is not an object."""
         if not is_object(answer):
             raise PeerError(f"the host's answer to {PUSH_METHOD} has the wrong shape", code=0)
-        inference_id, reason = answer.get("inferenceId"), answer.get("reason")
-        return cls(
-            event_id,
-            answer.get("accepted") is True,
-            inference_id if isinstance(inference_id, str) else None,
-            reason if isinstance(reason, str) else None,
-            session,
-        )
+        return cls.from_wire(answer, event_id=event_id, session=session)
 
 
 def write_receipt(receipt: Receipt) -> str:
@@ -363,6 +369,7 @@ def _read_payload(value: Any) -> list[Content]:
 
 
 MAX_ID_LENGTH: Final = 1_024
+EVENT_ID = text_up_to(MAX_ID_LENGTH)
 PAYLOAD = Kind("an object", _read_payload, lambda content: {"content": content_blocks(content)})
 TAGS = Kind("a list", lambda value: read_tags(value), lambda tags: add_implied_tags(check_tags(tags)))
 
@@ -375,7 +382,7 @@ class PushedEvent(Shape):
     """
 
     feature_set: str = member("featureSet", TEXT)
-    id: str = member("eventId", text_up_to(MAX_ID_LENGTH))
+    id: str = member("eventId", EVENT_ID)
     timestamp: str = member("timestamp", TEXT)
     origin: Mapping[str, Any] = member("origin", OBJECT, default_factory=dict, lenient=True)
     tags: Sequence[str] = member("tags", TAGS, default=())

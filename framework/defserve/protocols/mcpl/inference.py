@@ -16,7 +16,8 @@ from defserve.binding.content import Text
 from defserve.core.json_values import is_array, is_mapping, is_object
 from defserve.core.messages import Id, Params
 from defserve.core.session import Session
-from defserve.errors import NoBackChannel, PeerError, UsageError
+from defserve.core.shapes import FLAG, INTEGER, NUMBER, OBJECT, TEXT, Kind, Shape, member, nested, read_member, shape
+from defserve.errors import InvalidParams, NoBackChannel, PeerError, UsageError
 from defserve.protocols.mcp.asking.client_features import Message, Sample
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.content import ModelInfo, Usage
@@ -200,15 +201,37 @@ STOP_REASONS = {"endTurn": "end_turn", "maxTokens": "max_tokens", "stopSequence"
 HOST_REASONS = {**STOP_REASONS, "stop": "end_turn", "length": "max_tokens"}
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
+def _read_written(value: Any) -> str:
+    if is_array(value):  # some hosts answer in blocks
+        return "".join(block.get("text", "") for block in value if is_object(block))
+    return TEXT.read(value)
+
+
+def _read_messages(value: Any) -> Sequence[Params]:
+    if not is_array(value) or not value:
+        raise ValueError
+    for message in value:
+        if not is_object(message) or message.get("role") not in ROLES:
+            raise InvalidParams(f"Invalid params: a message must be an object with a role of {', '.join(ROLES)}")
+        content.read_content(message.get("content"))  # only to check it
+    return value
+
+
+WRITTEN = Kind("text, or blocks of text", _read_written)
+REASON: Kind[str] = Kind("a string", lambda value: HOST_REASONS.get(reason := TEXT.read(value), reason))
+ROLES = ("user", "assistant", "system")
+MESSAGES = Kind("a list that is not empty", _read_messages, lambda messages: [_message(one) for one in messages])
+
+
+@shape
+class Inference(Shape):
     """What the host's model wrote. `finish_reason` is `end_turn`, `max_tokens`, `stop_sequence`, or the host's own
     word."""
 
-    content: str
-    model: str = ""
-    finish_reason: str | None = None
-    usage: Usage | None = None
+    content: str = member("content", WRITTEN)
+    model: str = member("model", TEXT, default="", lenient=True, omit=False)
+    finish_reason: str | None = member("finishReason", REASON, default=None, lenient=True)
+    usage: Usage | None = member("usage", nested(Usage), default=None, lenient=True)
 
     def __str__(self) -> str:
         return self.content
@@ -216,24 +239,42 @@ class Inference:
     @classmethod
     def from_answer(cls, answer: Any) -> Inference:
         """A host's answer to `inference/request`. Raises PeerError for one without content."""
-        written = answer.get("content") if is_object(answer) else None
-        if is_array(written):  # some hosts answer in blocks
-            written = "".join(block.get("text", "") for block in written if is_object(block))
-        if not isinstance(written, str):
-            raise PeerError(f"the host's answer to {INFERENCE_METHOD} has the wrong shape")
-        usage, model, reason = (answer.get(member) for member in ("usage", "model", "finishReason"))
-        return cls(
-            written,
-            model if isinstance(model, str) else "",
-            HOST_REASONS.get(reason, reason) if isinstance(reason, str) else None,
-            Usage.from_wire(usage) if is_object(usage) else None,
-        )
+        try:
+            return cls.from_wire(answer if is_object(answer) else {})
+        except InvalidParams:
+            raise PeerError(f"the host's answer to {INFERENCE_METHOD} has the wrong shape") from None
 
     @classmethod
     def of_sample(cls, sample: Sample) -> Inference:
         """What MCP's sampling gave instead."""
         reason = sample.stop_reason
         return cls(sample.text, sample.model, STOP_REASONS.get(reason, reason) if reason is not None else None)
+
+
+@shape(kw_only=True)
+class InferenceRequest(Shape):
+    """What a server asks a model: the params of `inference/request` (§11.2).
+
+    `preferences` are all of its hints, also those that this host does not know. `server_id` is the name by which the
+    client knows the server, and `inference_id` the client's own.
+    """
+
+    feature_set: str = member("featureSet", TEXT)
+    conversation_id: str | None = member("conversationId", TEXT, default=None)
+    stream: bool = member("stream", FLAG, default=False, lenient=True, omit=False)
+    messages: Sequence[Any] = member("messages", MESSAGES)
+    preferences: Mapping[str, Any] = member("preferences", OBJECT, default_factory=dict)
+    server_id: str = ""
+    inference_id: str = ""
+
+    @property
+    def max_tokens(self) -> int | None:
+        return read_member(self.preferences, "maxTokens", INTEGER, None, lenient=True)
+
+    @property
+    def temperature(self) -> float | None:
+        found = read_member(self.preferences, "temperature", NUMBER, None, lenient=True)
+        return None if found is None else float(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,16 +294,15 @@ class InferenceParams:
 
     def wire(self, name: str, *, stream: bool) -> Params:
         """The params of `inference/request` (§11.2), for a feature set's name."""
-        params: Params = {"featureSet": name}
-        if self.conversation is not None:
-            params["conversationId"] = self.conversation
-        params["stream"] = stream
-        params["messages"] = [_message(message) for message in self.message_list]
         known = {"maxTokens": self.max_tokens, "temperature": self.temperature}
-        preferences = {**(self.preferences or {}), **{k: v for k, v in known.items() if v is not None}}
-        if preferences:
-            params["preferences"] = preferences
-        return params
+        request = InferenceRequest(
+            feature_set=name,
+            conversation_id=self.conversation,
+            stream=stream,
+            messages=self.message_list,
+            preferences={**(self.preferences or {}), **{k: v for k, v in known.items() if v is not None}},
+        )
+        return request.wire()
 
 
 def _message(message: Message | str | Mapping[str, Any]) -> Params:

@@ -13,11 +13,12 @@ from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
+from defserve.core.shapes import OBJECT, list_of_texts, narrow, read_member
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.errors import VENDOR, read_meta
+from defserve.protocols.mcp.errors import VENDOR, read_meta, read_optional_object
 from defserve.protocols.mcpl.vocabulary import PATHS, V04, CapabilityDenied, FeatureDisabled, Vocabulary, vocabulary_of
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class FeaturePolicy:
         Without `may_enable`, what it enables is ignored.
         """
         enabled, disabled = names_in(params, "enabled") if may_enable else [], names_in(params, "disabled")
-        scopes = self._scopes | _scopes(params.get("scopes"))
+        scopes = self._scopes | _scopes(params)
         # A wildcard replaces the earlier entries that it covers.
         wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
         decided = {name: word for name, word in self._decided.items() if not name.startswith(wildcards)}
@@ -133,15 +134,13 @@ def covering(name: str) -> Iterator[str]:
     yield "*"
 
 
-def _scopes(found: Any) -> dict[str, ScopeLists]:
-    if found is not None and not is_object(found):
-        raise InvalidParams("Invalid params: scopes must be an object")
-    scopes: dict[str, ScopeLists] = {}
-    for name, lists in (found or {}).items():
-        if not is_object(lists):
-            raise InvalidParams(f"Invalid params: scopes[{name!r}] must be an object")
-        scopes[name] = ScopeLists(few_names_in(lists, "whitelist"), few_names_in(lists, "blacklist"))
-    return scopes
+def _scopes(params: Params) -> dict[str, ScopeLists]:
+    found = read_optional_object(params, "scopes") or {}
+    lists = {name: read_member(found, name, OBJECT, label=f"scopes[{name!r}]") for name in found}
+    return {
+        name: ScopeLists(few_names_in(both, "whitelist"), few_names_in(both, "blacklist"))
+        for name, both in lists.items()
+    }
 
 
 # -- MCPL 0.5 §6: the capability paths that a policy grants.
@@ -152,22 +151,22 @@ def _scopes(found: Any) -> dict[str, ScopeLists]:
 
 MAX_NAMES: Final = 1_000
 MAX_PATTERN_LENGTH: Final = 1_024
+NAMES = list_of_texts("a list of texts")
+FEW_NAMES = narrow(
+    NAMES,
+    lambda names: len(names) <= MAX_NAMES and all(len(name) <= MAX_PATTERN_LENGTH for name in names),
+    "has too many names, or too long ones",
+)
 
 
 def names_in(params: Params, member: str) -> list[str]:
     """A member that must be a list of texts, and may be missing. Raises InvalidParams."""
-    found = params.get(member)
-    if found is not None and not (is_array(found) and all(isinstance(name, str) for name in found)):
-        raise InvalidParams(f"Invalid params: {member} must be a list of texts")
-    return list(found or ())
+    return list(read_member(params, member, NAMES, ()))
 
 
 def few_names_in(params: Params, member: str) -> list[str]:
     """The same, for a list that is kept: it must have few names, and short ones."""
-    names = names_in(params, member)
-    if len(names) > MAX_NAMES or any(len(name) > MAX_PATTERN_LENGTH for name in names):
-        raise InvalidParams(f"Invalid params: {member} has too many names, or too long ones")
-    return names
+    return list(read_member(params, member, FEW_NAMES, ()))
 
 
 class GrantPolicy(FeaturePolicy):

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic_core import to_json
 
 from defserve.core.json_values import is_object
+from defserve.core.shapes import is_number
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.envelope import Envelope, MessageKind, context_of, parse_kind
 
@@ -359,13 +360,13 @@ class ArgumentBounds:
     def __init__(self, values: list[Any]) -> None:
         self.values = values
         self.prefix = _find_common_folder(values) if all(isinstance(value, str) for value in values) else ""
-        numbers = [value for value in values if _is_number(value)]
+        numbers = [value for value in values if is_number(value)]
         self.low, self.high = (min(numbers), max(numbers)) if len(numbers) == len(values) else (None, None)
 
     def covers(self, value: Any) -> bool:
         if self.prefix and isinstance(value, str):
             return value.startswith(self.prefix) and _is_place(value)
-        if self.low is not None and self.high is not None and _is_number(value):
+        if self.low is not None and self.high is not None and is_number(value):
             return self.low <= value <= self.high
         return any(type(value) is type(seen) and value == seen for seen in self.values)
 
@@ -546,7 +547,3 @@ def _find_common_folder(texts: list[str]) -> str:
 def _is_place(text: str) -> bool:
     """Whether a text is a plain path or URL that does not lead out of its folder."""
     return PLACE.fullmatch(text) is not None and not {".", ".."} & {*text.split("/")[1:]}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

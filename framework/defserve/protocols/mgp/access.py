@@ -18,6 +18,7 @@ from defserve.auth.principals import ANONYMOUS_PREFIX, MAX_ID_LENGTH, SCOPES, pa
 from defserve.base.hidden_characters import is_plain
 from defserve.core.call import Call
 from defserve.core.messages import Params
+from defserve.core.shapes import TEXT, one_of, read_member
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import read_text
@@ -103,7 +104,9 @@ class AccessSection:
     def query(self, call: Call, params: Params) -> Params:
         """Whether an agent may use a tool or, if none is named, the server."""
         policy = self._check(call, params)
-        decision = policy.decide(read_text(params, "agent_id"), _tool_name(params), self.clock())
+        decision = policy.decide(
+            read_text(params, "agent_id"), read_member(params, "tool_name", TEXT, None), self.clock()
+        )
         return {
             "permission": decision.permission,
             "source": decision.source,
@@ -123,13 +126,8 @@ class AccessSection:
     async def revoke(self, call: Call, params: Params) -> Params:
         """Remove an entry. `revoked` says whether there was one."""
         policy, server_id = self._check(call, params), read_text(params, "server_id")
-        agent_id, tool_name, entry_type = (
-            read_text(params, "agent_id"),
-            _tool_name(params),
-            read_text(params, "entry_type"),
-        )
-        if entry_type not in get_args(EntryType):
-            raise InvalidParams(f"Invalid params: entry_type must be one of {', '.join(get_args(EntryType))}")
+        agent_id, tool_name = read_text(params, "agent_id"), read_member(params, "tool_name", TEXT, None)
+        entry_type = read_member(params, "entry_type", ENTRY_TYPE)
         if (entry_type == "tool_grant") != (tool_name is not None):
             raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
         if (entry := policy.entry(agent_id, tool_name)) is None:
@@ -160,7 +158,7 @@ class AccessSection:
                 **given,
                 granted_by=identity(call).id,
                 granted_at=self.clock(),
-                expires_at=vocabulary.parse_instant(params.get("expires_at"), "expires_at"),
+                expires_at=read_member(params, "expires_at", vocabulary.INSTANT, None),
             )
         except UsageError as error:
             raise InvalidParams(f"Invalid params: {error.problem}") from None
@@ -186,14 +184,11 @@ class AccessSection:
         }
 
 
-def _tool_name(params: Params) -> str | None:
-    return None if params.get("tool_name") is None else read_text(params, "tool_name")
-
-
 # -- MGP §5.2, §5.3, §5.5: who may use which tool. Pure judgement over entries that are copied on write.
 
 
 EntryType = Literal["server_grant", "tool_grant"]
+ENTRY_TYPE = one_of(*get_args(EntryType))
 Permission = Literal["allow", "deny"]
 AccessDefault = Literal["opt-in", "opt-out"]
 AccessSource = Literal["tool_grant", "server_grant", "default_policy"]

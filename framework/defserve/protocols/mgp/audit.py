@@ -22,6 +22,7 @@ from defserve.base.redaction import redact
 from defserve.core.call import Call
 from defserve.core.json_values import is_array
 from defserve.core.messages import Params
+from defserve.core.shapes import Kind, read_member, valid_value
 from defserve.errors import BadArguments, InvalidParams, Refused, Rejected, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import trace_id
@@ -344,17 +345,16 @@ def _is_readable(sink: object) -> TypeGuard[ReadableAuditLog]:
 
 async def replay(call: Call, log: ReadableAuditLog, params: Params) -> Params:
     """A page of the log. Who may read it is up to the caller. Raises InvalidParams."""
-    since_seq = _number(params, "since_seq", 0, 0, MAX_SEQ)
-    limit = _number(params, "limit", LIMIT, 1, MAX_LIMIT)
-    since = vocabulary.parse_instant(params.get("since_timestamp"), "since_timestamp")
+    since_seq = read_member(params, "since_seq", _whole_number(0, MAX_SEQ), 0, nullable=False)
+    limit = read_member(params, "limit", _whole_number(1, MAX_LIMIT), LIMIT, nullable=False)
+    since = read_member(params, "since_timestamp", vocabulary.INSTANT, None)
     if since is not None and "since_seq" in params:
         raise InvalidParams("Invalid params: give since_seq or since_timestamp, and not both")
     page = await call.in_thread(log.replay, since_seq, since, limit)
     return page._asdict()
 
 
-def _number(params: Params, name: str, default: int, least: int, most: int) -> int:
-    found: Any = params.get(name, default)
-    if type(found) is not int or not least <= found <= most:
-        raise InvalidParams(f"Invalid params: {name} must be a whole number from {least} to {most}")
-    return found
+def _whole_number(least: int, most: int) -> Kind[int]:
+    return valid_value(
+        f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from secrets import token_urlsafe
@@ -22,9 +22,9 @@ from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, decode_principal, encode_principal, parse_scopes
 from defserve.core.call import Call
 from defserve.core.extension import AddressedMessage
-from defserve.core.json_values import is_array
 from defserve.core.messages import Params, encode, notification
 from defserve.core.session import Session
+from defserve.core.shapes import TEXT, distinct_items, list_of_texts, narrow, one_of, read_member
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import read_optional_object, read_text, trace_id
@@ -51,6 +51,8 @@ SECURITY_EVENTS: Mapping[str, str] = {
     "permission_denied": PERMISSION,
     "access_denied": ACCESS,
 }
+
+PATTERNS = distinct_items(narrow(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool))
 
 # How what is kept of a session is named.
 SUBSCRIPTION, SEQUENCE = "subscription:", "sequence:"
@@ -343,7 +345,7 @@ class EventSection:
                 f"Method not found: {call.method} (nothing can be pushed without a session: use mgp/events/replay)",
                 data={"error_type": "no_session"},
             )
-        patterns, least = _read_patterns(params), _least(params)
+        patterns, least = read_member(params, "channels", PATTERNS), _read_least(params)
         names, unsupported = self._fitting(call, patterns)
         mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
         if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
@@ -373,8 +375,8 @@ class EventSection:
 
         `gap` is true when that event is no longer known here, so that others behind it may be lost as well.
         """
-        patterns, least = _read_patterns(params), _least(params)
-        since = read_text(params, "since") if params.get("since") is not None else None
+        patterns, least = read_member(params, "channels", PATTERNS), _read_least(params)
+        since = read_member(params, "since", TEXT, None)
         names, unsupported = self._fitting(call, patterns, kept_only=True)
         found, gap = self.recent.after(since)
         told = [
@@ -445,7 +447,7 @@ class EventSection:
     def _watches(self, subscription: EventSubscription) -> bool:
         return any(subscription.is_subscribed_to(channel) for channel in self.channels.values() if channel.standard)
 
-    def _fitting(self, call: Call, patterns: list[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
+    def _fitting(self, call: Call, patterns: Sequence[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
         """The matching channels that are open to this caller, and the patterns that match none of them."""
         caller = identity(call)
         open_to = [c for c in self.channels.values() if c.is_open_to(caller) and not (kept_only and c.standard)]
@@ -523,18 +525,9 @@ def _caller(call: Call) -> Audience:
     return call.session if is_stranger(caller) else caller
 
 
-def _read_patterns(params: Params) -> list[str]:
-    patterns = params.get("channels")
-    if not is_array(patterns) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise InvalidParams('Invalid params: channels must be a list of names and patterns, like ["tool.*"]')
-    return list(dict.fromkeys(patterns))
-
-
-def _least(params: Params) -> int:
-    severity = (read_optional_object(params, "filter") or {}).get("min_severity", LOG_LEVELS[0])
-    if severity not in LOG_LEVELS:
-        raise InvalidParams(f"Invalid params: min_severity must be one of {', '.join(LOG_LEVELS)}")
-    return LOG_LEVELS.index(severity)
+def _read_least(params: Params) -> int:
+    wanted = read_optional_object(params, "filter") or {}
+    return LOG_LEVELS.index(read_member(wanted, "min_severity", one_of(*LOG_LEVELS), LOG_LEVELS[0], nullable=False))
 
 
 class RecentEvents:

@@ -19,7 +19,8 @@ from defserve.core.messages import Params
 from defserve.core.peer import SENDER
 from defserve.core.service import Phase, Service
 from defserve.core.session import Session
-from defserve.errors import DefserveError, InvalidParams, UsageError
+from defserve.core.shapes import Kind, is_number, one_of, read_member, valid_value
+from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import AccessDenied
@@ -65,6 +66,10 @@ REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_t
 
 # The reason that is given when no request asked for the shutdown: a signal came, or the input ended.
 DEFAULT_REASON = REASONS[0]
+
+MILLISECONDS: Kind[float] = valid_value(
+    "a number of milliseconds, 0 or more", lambda value: is_number(value) and value >= 0
+)
 
 
 class IllegalTransition(DefserveError):
@@ -164,19 +169,14 @@ def notify_state(session: Session, params: Params) -> None:
 
 def reason_of(params: Params) -> str:
     """Why a server is asked to end. Raises InvalidParams for a reason that MGP does not know."""
-    reason = params.get("reason", DEFAULT_REASON)
-    if reason not in REASONS:
-        raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
-    return reason
+    return read_member(params, "reason", one_of(*REASONS), DEFAULT_REASON, nullable=False)
 
 
 def _seconds(params: Params, composition: Composition) -> float:
     """How long calls may take to finish, at most as long as the limits allow."""
     limits = composition.limits
-    given: Any = params.get("timeout_ms", limits.drain * 1000)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-        raise InvalidParams("Invalid params: timeout_ms must be a number of milliseconds, 0 or more")
-    return min(given / 1000, limits.tool_max)
+    milliseconds = read_member(params, "timeout_ms", MILLISECONDS, limits.drain * 1000, nullable=False)
+    return min(milliseconds / 1000, limits.tool_max)
 
 
 # -- MGP §11.3: health. Whether the server answers, its status, and what the author's checks say.

@@ -16,7 +16,8 @@ from defserve.auth.authority import REMEDY, is_stranger
 from defserve.core.call import Call
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
-from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, Refused, UsageError
+from defserve.core.shapes import OBJECT, read_member
+from defserve.errors import LimitExceeded, MethodNotFound, Refused, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import read_meta, read_object
 from defserve.protocols.mgp import vocabulary
@@ -35,22 +36,23 @@ from defserve.protocols.mgp.vocabulary import (
     FAMILIES,
     GRANT_KEYS,
     GRANTED,
+    INSTANT,
     MAX_PERMISSIONS,
     NOT_THEIRS,
     OPERATOR,
+    REQUEST_ID,
     UNDECIDED,
     WHY,
+    PermissionRequest,
     PermissionStatus,
     answer,
     change_event,
     check_permission,
-    check_request,
     check_size,
     decision_in,
     decode_permission_status,
     encode_permission_status,
     meant_by,
-    request_id,
 )
 
 if TYPE_CHECKING:
@@ -121,12 +123,12 @@ class PermissionSection:
         Approved is what somebody has granted: the client, or the operator by name or policy. Without either, known
         callers may use everything until their client denies it. That is no grant, so the answer is `deferred`.
         """
-        repeated, names = request_id(params), check_request(params)
-        statuses = self.statuses(call, [permission for name in names for permission in meant_by(name)])
+        asked = PermissionRequest.from_wire(params)
+        statuses = self.statuses(call, [permission for name in asked.permissions for permission in meant_by(name)])
         if self._policy is None:
             decided = self._find_decisions(call)
             statuses |= {name: UNDECIDED for name in statuses if name not in decided and name not in self._granted}
-        return repeated | answer(statuses, names)
+        return asked.answer(statuses)
 
     def grant(self, call: Call, params: Params) -> Params:
         """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""
@@ -134,8 +136,8 @@ class PermissionSection:
             raise MethodNotFound(
                 f"{call.method}: nothing is remembered between requests; send grants along as _meta[{GRANT_KEYS[0]!r}]"
             )
-        repeated, sent = request_id(params), read_object(params, "grants")
-        decisions = self._parse_grants(call, sent, vocabulary.parse_instant(params.get("expires_at"), "expires_at"))
+        id, sent = read_member(params, "request_id", REQUEST_ID, None), read_object(params, "grants")
+        decisions = self._parse_grants(call, sent, read_member(params, "expires_at", INSTANT, None))
         kept = call.session.local(SessionGrants).setdefault(identity(call).credential, {})
         if len(kept.keys() | decisions) > MAX_PERMISSIONS:
             raise LimitExceeded(
@@ -146,7 +148,7 @@ class PermissionSection:
         call.session.mark_dirty()
         after = self.statuses(call, decisions)
         self._report_changes(call, before, after)
-        return repeated | answer(after, sent)
+        return ({} if id is None else {"request_id": id}) | answer(after, sent)
 
     def credential_ended(self, session: Session, credential: str) -> None:
         """Forget what was granted with a key or token that is no longer good."""
@@ -185,12 +187,9 @@ class PermissionSection:
             kept = call.session.peek(SessionGrants)
             return kept.get(identity(call).credential, {}) if kept is not None else {}
         sent = read_meta(call.params)
-        grants = next((sent[key] for key in GRANT_KEYS if key in sent), None)
-        if grants is None:
-            return {}
-        if not is_object(grants):
-            raise InvalidParams(f"Invalid params: _meta[{GRANT_KEYS[0]!r}] must be an object")
-        return self._parse_grants(call, grants, None)
+        key = next((key for key in GRANT_KEYS if key in sent), GRANT_KEYS[0])
+        grants = read_member(sent, key, OBJECT, None, label=f"_meta[{GRANT_KEYS[0]!r}]")
+        return {} if grants is None else self._parse_grants(call, grants, None)
 
     def _parse_grants(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""

@@ -15,10 +15,10 @@ from defserve.base.hidden_characters import describe_hidden
 from defserve.binding.explicit_schema import ExplicitArguments
 from defserve.binding.results import PackedResult, Returns
 from defserve.core.call import Call
-from defserve.core.json_values import is_array
 from defserve.core.messages import Params
+from defserve.core.shapes import TEXT, Kind, bounded_list_of, distinct_items, narrow, one_of, read_member, valid_value
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.errors import VENDOR, read_optional_object, read_text
+from defserve.protocols.mcp.errors import VENDOR, read_optional_object
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mgp.terms import SECTIONS, VERSION
@@ -96,7 +96,7 @@ class DiscoverySection:
 
     async def deregister(self, call: Call, params: Params) -> Params:
         self.directory.check(call)
-        id, reason = read_id(params), read_prose(params, "reason")
+        id, reason = read_member(params, "id", ID), read_member(params, "reason", PROSE, "", nullable=False)
         await self.directory.deregister(call, id, reason)
         return {"id": id, "status": "deregistered", "message": f"{id} has ended and is forgotten"}
 
@@ -206,13 +206,33 @@ def _itself(call: Call) -> Call:
     return call
 
 
-ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_ITEMS: Final = 64
 MAX_TEXT, MAX_WORD = 2_000, 4_096
 REGISTER_MEMBERS: Final = frozenset(
     {"id", "command", "args", "url", "transport", "mgp", "created_by", "justification", "keep", "trace_id", "_meta"}
 )
 MGP_MEMBERS: Final = frozenset({"extensions", "permissions_required", "trust_level"})
+
+
+def _is_printable(value: Any, most: int) -> bool:
+    return isinstance(value, str) and len(value) <= most and not any(True for _ in describe_hidden(value))
+
+
+ID = narrow(
+    TEXT,
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}").fullmatch,
+    "must have 1 to 128 letters, digits, dots, dashes and underscores",
+)
+PROSE: Kind[str] = valid_value(
+    f"a line of at most {MAX_TEXT} printable characters", lambda value: _is_printable(value, MAX_TEXT)
+)
+ARGUMENT: Kind[str] = valid_value(
+    f"text of at most {MAX_WORD} printable characters", lambda value: _is_printable(value, MAX_WORD)
+)
+WORD = narrow(ARGUMENT, bool, "must not be empty")
+WORDS = distinct_items(bounded_list_of(WORD, MAX_ITEMS))
+# The reference kernel writes states with a capital letter in places.
+STATUS = Kind(one_of(*STATUSES).description, lambda value: one_of(*STATUSES).read(str(value).lower()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +248,8 @@ class ServerFilter:
         """Raises InvalidParams."""
         given = read_optional_object(params, "filter") or {}
         _only(given, ("extensions", "permissions", "status"), "filter.")
-        status = given.get("status")
-        # The reference kernel writes states with a capital letter in places.
-        status = status.lower() if isinstance(status, str) else status
-        if status is not None and status not in STATUSES:
-            raise InvalidParams(f"Invalid params: filter.status must be one of {', '.join(STATUSES)}")
-        wanted = (frozenset(_texts(given, name, "filter.")) for name in ("extensions", "permissions"))
+        status = read_member(given, "status", STATUS, None, label="filter.status")
+        wanted = (frozenset(_read_words(given, name, "filter.")) for name in ("extensions", "permissions"))
         return cls(*wanted, status=None if status == "all" else status)
 
 
@@ -268,56 +284,27 @@ class Registration:
         level, keep = mgp.get("trust_level", "sandboxed"), params.get("keep", False)
         if level not in LEVELS or not isinstance(keep, bool):
             raise InvalidParams(f"Invalid params: mgp.trust_level is one of {', '.join(LEVELS)}, keep is true or false")
-        extensions, permissions = _texts(mgp, "extensions", "mgp."), _texts(mgp, "permissions_required", "mgp.")
+        extensions, permissions = (_read_words(mgp, name, "mgp.") for name in ("extensions", "permissions_required"))
         if unknown := [name for name in extensions if name not in SECTIONS]:
             raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no extension of MGP")
         if unknown := [name for name in permissions if not is_permission(name)]:
             raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no permission")
         return cls(
-            read_id(params),
-            _word(params["command"], "command") if kind == "command" else "",
-            tuple(_word(each, "args") for each in _list(params.get("args", []), "args")),
-            _word(params["url"], "url") if kind == "url" else "",
+            read_member(params, "id", ID),
+            read_member(params, "command", WORD, "", nullable=False),
+            read_member(params, "args", bounded_list_of(ARGUMENT, MAX_ITEMS), (), nullable=False),
+            read_member(params, "url", WORD, "", nullable=False),
             extensions,
             permissions,
             level,
-            read_prose(params, "created_by"),
-            read_prose(params, "justification"),
+            read_member(params, "created_by", PROSE, "", nullable=False),
+            read_member(params, "justification", PROSE, "", nullable=False),
             keep,
         )
 
 
-def read_id(params: Params) -> str:
-    """The id of a server. Raises InvalidParams."""
-    if not ID.fullmatch(found := read_text(params, "id")):
-        raise InvalidParams("Invalid params: id must have 1 to 128 letters, digits, dots, dashes and underscores")
-    return found
-
-
-def read_prose(params: Params, name: str) -> str:
-    """An optional text for people. Raises InvalidParams."""
-    found = params.get(name, "")
-    if not isinstance(found, str) or len(found) > MAX_TEXT or any(True for _ in describe_hidden(found)):
-        raise InvalidParams(f"Invalid params: {name} must be a line of at most {MAX_TEXT} printable characters")
-    return found
-
-
-def _word(value: Any, name: str) -> str:
-    if not isinstance(value, str) or len(value) > MAX_WORD or any(True for _ in describe_hidden(value)):
-        raise InvalidParams(f"Invalid params: {name} must be text of at most {MAX_WORD} printable characters")
-    if not value and name != "args":
-        raise InvalidParams(f"Invalid params: {name} must not be empty")
-    return value
-
-
-def _texts(params: Params, name: str, at: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_word(each, at + name) for each in _list(params.get(name, []), at + name)))
-
-
-def _list(value: Any, name: str) -> list[Any]:
-    if not is_array(value) or len(value) > MAX_ITEMS:
-        raise InvalidParams(f"Invalid params: {name} must be a list of at most {MAX_ITEMS} texts")
-    return list(value)
+def _read_words(params: Params, name: str, at: str) -> tuple[str, ...]:
+    return read_member(params, name, WORDS, (), nullable=False, label=at + name)
 
 
 def _only(params: Params, known: Collection[str], at: str = "") -> None:

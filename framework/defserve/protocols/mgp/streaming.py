@@ -18,7 +18,8 @@ from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Id, Params, encode, is_id
 from defserve.core.peer import SENDER, may_act_for
 from defserve.core.session import Session
-from defserve.errors import InvalidParams, TimedOut
+from defserve.core.shapes import NUMBER, read_member, valid_value
+from defserve.errors import TimedOut
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.errors import VENDOR
 from defserve.protocols.mcp.function import Emitted
@@ -63,10 +64,7 @@ class StreamSection:
 
         Runs at once, without a turn of the event loop: the calls to cancel may take up every slot.
         """
-        id = params.get("request_id")
-        if not is_id(id):
-            raise InvalidParams("Invalid params: request_id must be the id of a request")
-        found = _find(call, id)
+        found = _find(call, read_member(params, "request_id", valid_value("the id of a request", is_id)))
         if found is None or found.method != CALL or found.settled or found.stopped:
             return {"cancelled": False}
         chunks, content = _chunks(found), content_so_far(found)
@@ -75,8 +73,11 @@ class StreamSection:
 
     def pace(self, session: Session, params: Params) -> None:
         """`notifications/mgp.stream.pace`: at most so many chunks a second from here on; 0 pauses."""
-        chunks, rate = _chunks_in(session, params), params.get("max_chunks_per_second")
-        if chunks is not None and isinstance(rate, int | float) and not isinstance(rate, bool) and rate >= 0:
+        chunks, rate = (
+            _chunks_in(session, params),
+            read_member(params, "max_chunks_per_second", NUMBER, -1, lenient=True),
+        )
+        if chunks is not None and rate >= 0:
             chunks.pace(min(rate, FASTEST))
 
     def gap(self, session: Session, params: Params) -> None:

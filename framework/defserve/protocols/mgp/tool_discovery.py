@@ -7,7 +7,6 @@ for being left out.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -15,11 +14,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from defserve.core import json_values
 from defserve.core.call import Call
 from defserve.core.extension import Extension
-from defserve.core.json_values import is_array
 from defserve.core.messages import Params
+from defserve.core.shapes import (
+    ANYTHING,
+    OBJECT,
+    TEXT,
+    Kind,
+    Shape,
+    bounded_list_of,
+    distinct_items,
+    member,
+    narrow,
+    nested,
+    one_of,
+    read_member,
+    shape,
+    valid_value,
+)
 from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.app_policy import is_for_views
-from defserve.protocols.mcp.errors import VENDOR, read_meta, read_object, read_optional_object, read_text
+from defserve.protocols.mcp.errors import VENDOR, read_meta
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.protocols.mgp.tool_catalogue import CALL, DIGEST_BYTES, DISCOVER, REQUEST, SPELLINGS, Catalogue, digest
 from defserve.search.entries import RISKS, EntryFilter, LoadedTools, Risk, ToolEntry
@@ -56,7 +70,7 @@ class ToolDiscovery:
 
     async def discover(self, call: Call, params: Params) -> Params:
         """The tools that fit a query, best first, with their schemas. Nothing is loaded."""
-        asked, began = ToolQuery.of(params, self.options.strategy), perf_counter()
+        asked, began = ToolQuery.from_wire({"strategy": self.options.strategy, **params}), perf_counter()
         visible, loaded = self.catalogue.visible(call), self.get_loaded_tools(call)
         found = await self._search_tools(call, visible, loaded, asked.query, asked.strategy, asked.wanted)
         results, spent, cut = list[Params](), 0, 0
@@ -83,9 +97,13 @@ class ToolDiscovery:
 
     async def request(self, call: Call, params: Params) -> Params:
         """Load the tools that an agent says it needs into its conversation."""
-        asked, visible, loaded = ToolRequest.of(params), self.catalogue.visible(call), self.get_loaded_tools(call)
+        asked, visible, loaded = (
+            ToolRequest.from_wire(params),
+            self.catalogue.visible(call),
+            self.get_loaded_tools(call),
+        )
         before, chosen, open_needs = frozenset(loaded.names), dict[ToolEntry, None](), list[Params]()
-        for need in asked.capabilities or (asked.context,):
+        for need in asked.needs.capabilities or (asked.context,):
             hits = await self._matching(call, visible, loaded, need, asked)
             usable = [entry for entry, _ in hits if not self.catalogue.missing(call, entry)]
             chosen |= dict.fromkeys(usable)
@@ -123,7 +141,7 @@ class ToolDiscovery:
 
     def evict(self, call: Call, params: Params) -> Params:
         """Take tools out of this conversation's list. Those that stay are named in `kept`."""
-        names, loaded = texts(params, "tools", required=True), self.get_loaded_tools(call)
+        names, loaded = read_member(params, "tools", NAMES), self.get_loaded_tools(call)
         before, visible = frozenset(loaded.names), {entry.name for entry in self.catalogue.visible(call)}
         gone = loaded.evict(name for name in names if name in visible)
         answer: Params = {
@@ -140,10 +158,8 @@ class ToolDiscovery:
         self, query: str, most: int, in_thread: Callable[[Callable[[], Found]], Awaitable[Found]]
     ) -> list[Params]:
         """The tools that fit a query, best first, whoever may use them. Raises InvalidParams."""
-        asked, entries = (
-            ToolQuery.of({"query": query, "max_results": most}, self.options.strategy),
-            self.catalogue.all(),
-        )
+        wanted = {"query": query, "max_results": most, "strategy": self.options.strategy}
+        asked, entries = ToolQuery.from_wire(wanted), self.catalogue.all()
         self.warm_up()
 
         def search() -> Found:
@@ -216,8 +232,9 @@ class ToolDiscovery:
         self, call: Call, visible: Sequence[ToolEntry], loaded: LoadedTools, need: str, asked: ToolRequest
     ) -> list[Hit]:
         """The best tools for one capability, and those nearly as good."""
-        query = " ".join((need.replace("_", " "), *asked.types))
-        found = await self._search_tools(call, visible, loaded, query, self.options.strategy, asked.wanted)
+        query = " ".join((need.replace("_", " "), *asked.needs.input_types, *asked.needs.output_types))
+        wanted = EntryFilter(risk_level_max=asked.needs.risk)
+        found = await self._search_tools(call, visible, loaded, query, self.options.strategy, wanted)
         if found.weak:
             return []
         return [hit for hit in found.hits[:MAX_HITS_PER_NEED] if hit.score >= NEAR * found.hits[0].score]
@@ -275,89 +292,78 @@ REASONS = ("capability_gap", "performance", "preference")
 STATUSES = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolQuery:
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_RESULTS
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_NAME_LENGTH
+
+
+def _read_filter(value: Any) -> EntryFilter:
+    given = OBJECT.read(value)
+    status = read_member(given, "status", one_of(*STATUSES), None, label="filter.status")
+    categories = read_member(given, "categories", NAMES, (), nullable=False, label="filter.categories")
+    risk = read_member(given, "risk_level_max", RISK, None)
+    return EntryFilter(categories, risk, None if status == "all" else status)
+
+
+NAME = narrow(
+    ANYTHING, lambda value: value and _is_name(value), f"must hold texts of 1 to {MAX_NAME_LENGTH} characters"
+)
+NAMES = distinct_items(bounded_list_of(NAME, MAX_NAMES))
+QUERY = narrow(TEXT, lambda text: len(text) <= MAX_QUERY_LENGTH, f"may have at most {MAX_QUERY_LENGTH} characters")
+RISK: Kind[Any] = one_of(*RISKS)
+
+
+@shape(kw_only=True)
+class ToolQuery(Shape):
     """What `mgp/tools/discover` asks."""
 
-    query: str
-    strategy: Strategy
-    most: int
-    wanted: EntryFilter
+    query: str = member("query", QUERY)
+    wanted: EntryFilter = member("filter", Kind("an object", _read_filter), default=EntryFilter())
+    strategy: Strategy = member("strategy", one_of(*STRATEGIES))
+    most: int = member(
+        "max_results", valid_value(f"1 to {MAX_RESULTS}", _is_count), default=DEFAULT_RESULTS, nullable=False
+    )
 
-    @classmethod
-    def of(cls, params: Params, default: Strategy) -> ToolQuery:
-        """Raises InvalidParams."""
-        query, strategy = _check_length(read_text(params, "query"), "query"), params.get("strategy", default)
-        wanted = _filter(read_optional_object(params, "filter") or {})
-        if strategy not in STRATEGIES:
-            raise InvalidParams(f"Invalid params: strategy must be one of {', '.join(STRATEGIES)}")
-        if strategy == "category" and not wanted.categories:
+    def check_members(self) -> None:
+        if self.strategy == "category" and not self.wanted.categories:
             raise InvalidParams("Invalid params: the category strategy needs filter.categories")
-        if strategy != "category" and not query.strip():
+        if self.strategy != "category" and not self.query.strip():
             raise InvalidParams("Invalid params: query must say what the tool should do")
-        return cls(query, strategy, _count(params.get("max_results", DEFAULT_RESULTS)), wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRequest:
+@shape(kw_only=True)
+class ToolRequirements(Shape):
+    """What an agent needs of a tool."""
+
+    capabilities: tuple[str, ...] = member(
+        "capabilities", NAMES, default=(), nullable=False, label="requirements.capabilities"
+    )
+    input_types: tuple[str, ...] = member(
+        "input_types", NAMES, default=(), nullable=False, label="requirements.input_types"
+    )
+    output_types: tuple[str, ...] = member(
+        "output_types", NAMES, default=(), nullable=False, label="requirements.output_types"
+    )
+    risk: Risk | None = member("preferred_risk_level", RISK, default=None)
+
+
+@shape(kw_only=True)
+class ToolRequest(Shape):
     """What `mgp/tools/request` asks."""
 
-    context: str
-    capabilities: tuple[str, ...]
-    types: tuple[str, ...]
-    wanted: EntryFilter
+    reason: str = member("reason", one_of(*REASONS))
+    context: str = member("context", QUERY)
+    needs: ToolRequirements = member("requirements", nested(ToolRequirements))
+    trace: str | None = member(
+        "task_trace_id", valid_value(f"a text of at most {MAX_NAME_LENGTH} characters", _is_name), default=None
+    )
 
-    @classmethod
-    def of(cls, params: Params) -> ToolRequest:
-        """Raises InvalidParams."""
-        if params.get("reason") not in REASONS:
-            raise InvalidParams(f"Invalid params: reason must be one of {', '.join(REASONS)}")
-        context, needs = _check_length(read_text(params, "context"), "context"), read_object(params, "requirements")
-        trace = params.get("task_trace_id")
-        if trace is not None and not (isinstance(trace, str) and len(trace) <= MAX_NAME_LENGTH):
-            raise InvalidParams(f"Invalid params: task_trace_id must be a text of at most {MAX_NAME_LENGTH} characters")
-        capabilities = texts(needs, "capabilities", "requirements.")
-        if not capabilities and not context.strip():
+    def check_members(self) -> None:
+        if not self.needs.capabilities and not self.context.strip():
             raise InvalidParams("Invalid params: name what is needed, in requirements.capabilities or in context")
-        types = texts(needs, "input_types", "requirements.") + texts(needs, "output_types", "requirements.")
-        return cls(context, capabilities, types, EntryFilter(risk_level_max=_risk(needs, "preferred_risk_level")))
-
-
-def texts(params: Params, name: str, at: str = "", *, required: bool = False) -> tuple[str, ...]:
-    """A list of short texts, each once. Raises InvalidParams."""
-    given: Any = params.get(name, None if required else ())
-    if not (is_array(given) or given == ()) or len(given) > MAX_NAMES:
-        raise InvalidParams(f"Invalid params: {at}{name} must be a list of at most {MAX_NAMES} texts")
-    if not all(isinstance(each, str) and 0 < len(each) <= MAX_NAME_LENGTH for each in given):
-        raise InvalidParams(f"Invalid params: {at}{name} must hold texts of 1 to {MAX_NAME_LENGTH} characters")
-    return tuple(dict.fromkeys(given))
-
-
-def _filter(given: Params) -> EntryFilter:
-    status = given.get("status")
-    if status is not None and status not in STATUSES:
-        raise InvalidParams(f"Invalid params: filter.status must be one of {', '.join(STATUSES)}")
-    categories = texts(given, "categories", "filter.")
-    return EntryFilter(categories, _risk(given, "risk_level_max"), None if status == "all" else status)
-
-
-def _risk(given: Params, name: str) -> Risk | None:
-    risk = given.get(name)
-    if risk is not None and risk not in RISKS:
-        raise InvalidParams(f"Invalid params: {name} must be one of {', '.join(RISKS)}")
-    return risk
-
-
-def _count(given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= MAX_RESULTS:
-        raise InvalidParams(f"Invalid params: max_results must be 1 to {MAX_RESULTS}")
-    return given
-
-
-def _check_length(given: str, name: str) -> str:
-    if len(given) > MAX_QUERY_LENGTH:
-        raise InvalidParams(f"Invalid params: {name} may have at most {MAX_QUERY_LENGTH} characters")
-    return given
 
 
 # -- The tools that a conversation has loaded: kept by its session or, without sessions, in a handle that travels along.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, get_args
 
-from defserve.core.json_values import instant, is_array, is_object
+from defserve.core.json_values import instant, is_object
 from defserve.core.messages import Params
+from defserve.core.shapes import TEXT, Kind, Shape, list_of_texts, member, one_of, read_member, shape
 from defserve.errors import InvalidParams, UsageError, did_you_mean
 from defserve.protocols.mcp.errors import VENDOR
 from defserve.protocols.mgp.terms import EXTENSION_ID
@@ -124,7 +125,7 @@ def decision_in(name: str, value: Any, expires_at: datetime | None) -> tuple[Per
     if is_object(value) and ("decision" in value) != ("granted" in value):
         granted = value.get("granted")
         given = ("approved" if granted else "denied") if isinstance(granted, bool) else value.get("decision")
-        expires_at = parse_instant(value.get("expires_at"), f"grants[{name!r}].expires_at") or expires_at
+        expires_at = read_member(value, "expires_at", INSTANT, expires_at, label=f"grants[{name!r}].expires_at")
     if given not in get_args(PermissionDecision):
         choices = ", ".join(get_args(PermissionDecision))
         raise InvalidParams(f"Invalid params: grants[{name!r}] must be one of {choices}")
@@ -153,30 +154,34 @@ def answer(statuses: Mapping[str, PermissionStatus], asked: Iterable[str]) -> Pa
     return result | {"reasons": reasons} if reasons else result
 
 
-def check_request(params: Params) -> list[str]:
-    """The permissions that a request of §3.5 names. Raises InvalidParams for one that is not as the text has it."""
-    names, policy, message = (params.get(field) for field in ("permissions", "policy", "message"))
-    if params.get("request_id") is None:
-        raise InvalidParams("Invalid params: request_id is missing")
-    if not is_array(names) or not all(isinstance(name, str) for name in names):
-        raise InvalidParams("Invalid params: permissions must be a list of names")
-    if policy is not None and policy not in CLIENT_POLICIES:
-        raise InvalidParams(f"Invalid params: policy must be one of {', '.join(CLIENT_POLICIES)}")
-    if message is not None and not isinstance(message, str):
-        raise InvalidParams("Invalid params: message must be a string")
-    check_size(names)
-    return [*names]
+def _read_request_id(value: Any) -> str | int:
+    if value is None:
+        raise ValueError("is missing")
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError
+    if isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
+        raise ValueError(f"is longer than {MAX_TEXT_LENGTH} characters")
+    return value
 
 
-def request_id(params: Params) -> Params:
-    """The `request_id` of a request, to be repeated in its answer. Raises InvalidParams."""
-    if (found := params.get("request_id")) is None:
-        return {}
-    if isinstance(found, bool) or not isinstance(found, str | int):
-        raise InvalidParams("Invalid params: request_id must be a string or an integer")
-    if isinstance(found, str) and len(found) > MAX_TEXT_LENGTH:
-        raise InvalidParams(f"Invalid params: request_id is longer than {MAX_TEXT_LENGTH} characters")
-    return {"request_id": found}
+REQUEST_ID = Kind("a string or an integer", _read_request_id)
+
+
+@shape(kw_only=True)
+class PermissionRequest(Shape):
+    """§3.5: a client says which permissions it is about to decide on. `request_id` is repeated in the answer."""
+
+    request_id: str | int = member("request_id", REQUEST_ID)
+    permissions: Sequence[str] = member("permissions", list_of_texts("a list of names"))
+    policy: str | None = member("policy", one_of(*CLIENT_POLICIES), default=None)
+    message: str | None = member("message", TEXT, default=None)
+
+    def check_members(self) -> None:
+        check_size(self.permissions)
+
+    def answer(self, statuses: Mapping[str, PermissionStatus]) -> Params:
+        """The result, as for grants."""
+        return {"request_id": self.request_id, **answer(statuses, self.permissions)}
 
 
 # -- MGP §3.6, §5.4: instants on the wire, ISO 8601 with `Z` or an offset; kept in UTC.
@@ -187,19 +192,20 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def parse_instant(value: object, name: str) -> datetime | None:
-    """Read an instant, or null. Raises InvalidParams. A time without an offset is refused: its zone is unknown."""
-    if value is None:
-        return None
-    try:
-        found = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if found is not None and found.tzinfo is not None:
-            return found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    raise InvalidParams(f"Invalid params: {name} must be ISO 8601 with an offset, like 2026-03-01T00:00:00Z")
-
-
 def format_instant(when: datetime | None) -> str | None:
     """An instant as it is sent; None for none."""
     return None if when is None else instant(when)
+
+
+def _read_instant(value: Any) -> datetime:
+    try:
+        found = datetime.fromisoformat(TEXT.read(value))
+        # A time without an offset is refused: its zone is unknown.
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError
+
+
+INSTANT = Kind("ISO 8601 with an offset, like 2026-03-01T00:00:00Z", _read_instant, format_instant)

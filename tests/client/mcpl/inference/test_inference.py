@@ -186,7 +186,7 @@ async def test_the_model_is_told():
 
 async def test_a_scripted_model_says_its_lines_in_order():
     async def said(model: ScriptedModel) -> str:
-        request = InferenceRequest("s", "f", "i", [{"role": "user", "content": "a b"}])
+        request = InferenceRequest(server_id="s", feature_set="f", messages=[{"role": "user", "content": "a b"}])
         return [str(bit) async for bit in model(request)][-1]
 
     model = ScriptedModel("one", lambda request: request.server_id, "last")

@@ -14,11 +14,12 @@ from defserve import Server, UsageError
 from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
+from defserve.core.shapes import read_member
 from defserve.errors import InvalidParams
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security import moderate, safe
-from defserve.protocols.mgp.vocabulary import PERMISSIONS
+from defserve.protocols.mgp.vocabulary import INSTANT, PERMISSIONS
 from tests.core.stepping import Talk
 from tests.effort import examples
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
@@ -498,10 +499,10 @@ CALLERS = {"local": LOCAL, "token": ALICE, "loopback": LOOPBACK, "stranger": STR
 @given(st.text() | st.none() | st.integers())
 def test_an_expiry_is_read_or_refused(text: Any):
     try:
-        found = vocabulary.parse_instant(text, "expires_at")
+        found = read_member({"expires_at": text}, "expires_at", INSTANT, None)
     except InvalidParams:
         return
-    assert found is None or vocabulary.parse_instant(vocabulary.format_instant(found), "again") is not None
+    assert found is None or INSTANT.read(INSTANT.write(found)) == found
 
 
 class GrantSequences(RuleBasedStateMachine):

@@ -26,6 +26,7 @@ from defserve.protocols.mcpl.channels.messages import (
     ChannelKind,
     Message,
     MessageReceipt,
+    read_channel,
     receipts,
 )
 from defserve.protocols.mcpl.peers import Peer, To, everyone, find, obstacle, on_its_loop, select_peers
@@ -178,7 +179,7 @@ def _channels_in(answer: Any) -> list[Channel]:
     try:
         if not is_array(channels):
             raise InvalidParams("channels must be a list")
-        return [Channel.from_wire(one) for one in channels[:MAX_CHANNELS]]
+        return [read_channel(one) for one in channels[:MAX_CHANNELS]]
     except InvalidParams as error:
         raise PeerError(f"the host's answer to channels/list has the wrong shape: {error.message}", code=0) from None
 
@@ -202,7 +203,7 @@ class HeldChannel(NamedTuple):
     channel: Channel
 
     def wire(self) -> Params:
-        described, capabilities = self.channel.wire(self.kind.type), self.kind.capabilities
+        described, capabilities = self.channel.describe(self.kind.type), self.kind.capabilities
         return {**described, "capabilities": capabilities} if capabilities else described
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,9 +15,8 @@ from pydantic_core import to_jsonable_python
 from defserve.core.call import Call
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
-from defserve.core.shapes import OBJECT, TEXT, Kind, Shape, member, shape, text_up_to
+from defserve.core.shapes import ANYTHING, FLAG, OBJECT, TEXT, Kind, Shape, member, one_of, shape, text_up_to
 from defserve.errors import BadArguments, InvalidParams, UsageError
-from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.content import (
     MAX_ID_LENGTH,
@@ -38,25 +37,26 @@ if TYPE_CHECKING:
 
 Direction = Literal["outbound", "inbound", "bidirectional"]
 DIRECTIONS = ("outbound", "inbound", "bidirectional")
+ADDRESS = replace(ANYTHING, write=partial(to_jsonable_python, by_alias=True, exclude_none=True))
 
 # How many channels one session may open, and a host may list.
 MAX_CHANNELS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+@shape
+class Channel(Shape):
     """A destination of messages. `id` is unique within a server: `discord:acme/#general`.
 
     `label` is what people read; by default the id. `address` is what it was opened with (any model, or a mapping).
     `type` is the type of its `server.channels(…)`, unless the channel is somebody else's, such as the host's.
     """
 
-    id: str
-    label: str = ""
-    direction: Direction = "bidirectional"
-    address: Any = None
-    metadata: Mapping[str, Any] | None = None
-    type: str | None = None
+    id: str = member("id", TEXT)
+    label: str = member("label", TEXT, default="", lenient=True)
+    direction: Direction = member("direction", one_of(*DIRECTIONS), default="bidirectional", lenient=True)
+    address: Any = member("address", ADDRESS, default=None)
+    metadata: Mapping[str, Any] | None = member("metadata", OBJECT, default=None, lenient=True)
+    type: str | None = member("type", TEXT, default=None, lenient=True)
 
     def __post_init__(self) -> None:
         _need_text("Channel", id=self.id, label=self.label)
@@ -86,34 +86,17 @@ class Channel:
         address, metadata = to_jsonable_python((self.address, self.metadata), by_alias=True)
         return [self.id, self.label, self.direction, address, metadata, self.type]
 
-    def wire(self, type: str) -> Params:
-        """The descriptor (§14.2)."""
-        described: Params = {
-            "id": self.id,
-            "type": self.type or type,
-            "label": self.label or self.id,
-            "direction": self.direction,
-        }
-        if self.address is not None:
-            described["address"] = to_jsonable_python(self.address, by_alias=True, exclude_none=True)
-        if self.metadata is not None:
-            described["metadata"] = dict(self.metadata)
-        return described
+    def describe(self, type: str) -> Params:
+        """The descriptor (§14.2) of a channel that was declared with a type."""
+        always = {"id": self.id, "type": type, "label": self.id, "direction": self.direction}
+        return {**always, **self.wire(), "type": self.type or type}
 
-    @classmethod
-    def from_wire(cls, found: Any) -> Channel:
-        """A host's descriptor. Raises InvalidParams if it has no id; tolerates everything else."""
-        if not is_object(found) or not found.get("id"):
-            raise InvalidParams("Invalid params: a channel must be an object with an id")
-        direction, metadata, label, type = (found.get(name) for name in ("direction", "metadata", "label", "type"))
-        return cls(
-            id=read_text(found, "id"),
-            label=label if isinstance(label, str) else "",
-            direction=direction if direction in DIRECTIONS else "bidirectional",
-            address=found.get("address"),
-            metadata=metadata if is_object(metadata) else None,
-            type=type if isinstance(type, str) else None,
-        )
+
+def read_channel(found: Any) -> Channel:
+    """A descriptor. Raises InvalidParams if it has no id; tolerates everything else."""
+    if not is_object(found) or not found.get("id"):
+        raise InvalidParams("Invalid params: a channel must be an object with an id")
+    return Channel.from_wire(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +206,17 @@ class ChannelHistory:
     truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceipt:
+@shape
+class MessageReceipt(Shape):
     """What one host did with a message: whether it accepted it, in which conversation, or why it refused.
 
     `session` is the host's. `inbox` is the URI of the resource where the message waits, if it could not be sent.
     """
 
     message_id: str
-    accepted: bool
-    conversation_id: str | None = None
-    reason: str | None = None
+    accepted: bool = member("accepted", FLAG, default=False, lenient=True)
+    conversation_id: str | None = member("conversationId", TEXT, default=None, lenient=True)
+    reason: str | None = member("reason", TEXT, default=None, lenient=True)
     session: Any = None
     inbox: str | None = None
 
@@ -246,20 +229,25 @@ def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageR
         accepted = not is_object(answer) or answer.get("accepted") is not False
         return [MessageReceipt(id, accepted, session=session) for id in ids]
     told: dict[Any, Params] = {result.get("messageId"): result for result in results if is_object(result)}
-    return [_receipt(id, told.get(id), session) for id in ids]
+    unmentioned = {"accepted": False, "reason": "the host did not mention it"}
+    return [MessageReceipt.from_wire(told.get(id, unmentioned), message_id=id, session=session) for id in ids]
 
 
-def _receipt(id: str, told: Params | None, session: Any) -> MessageReceipt:
-    if told is None:
-        return MessageReceipt(id, False, reason="the host did not mention it", session=session)
-    conversation, reason = told.get("conversationId"), told.get("reason")
-    return MessageReceipt(
-        id,
-        told.get("accepted") is True,
-        conversation if isinstance(conversation, str) else None,
-        reason if isinstance(reason, str) else None,
-        session,
-    )
+@shape
+class Delivery(Shape):
+    """Whether published content was delivered, and its message id."""
+
+    delivered: bool = member("delivered", FLAG, default=False, lenient=True, omit=False)
+    message_id: str | None = member("messageId", TEXT, default=None, lenient=True)
+
+
+@shape
+class Acknowledgement(Shape):
+    """Whether a message was marked, how the service shows that, or why not."""
+
+    acknowledged: bool = member("acknowledged", FLAG, default=False, lenient=True, omit=False)
+    representation: str | None = member("representation", TEXT, default=None, lenient=True)
+    reason: str | None = member("reason", TEXT, default=None, lenient=True)
 
 
 def _need_text(kind: str, **given: object) -> None:

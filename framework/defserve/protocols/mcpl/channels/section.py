@@ -19,6 +19,7 @@ from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.peer import mask
 from defserve.core.session import Session
+from defserve.core.shapes import INTEGER, OBJECT, TEXT, narrow, one_of, read_member
 from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageError
 from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcpl import content, peers
@@ -35,11 +36,13 @@ from defserve.protocols.mcpl.channels.messages import (
     MAX_HISTORY_MESSAGES,
     OBSERVING_VERBS,
     THINKING,
+    Acknowledgement,
     BlockingOpen,
     Channel,
     ChannelFunction,
     ChannelHistory,
     ChannelKind,
+    Delivery,
     Message,
 )
 from defserve.protocols.mcpl.peers import call_of_notification
@@ -350,15 +353,15 @@ class ChannelSection(Section):
         values = _content(held.channel, params) | {"stream": params.get("stream") is True}
         outcome = await function.run(call, held.kind, values)
         if outcome is None or isinstance(outcome, bool):
-            return {"delivered": outcome is not False}
+            return Delivery(outcome is not False).wire()
         if isinstance(outcome, str | int):
-            return {"delivered": True, "messageId": str(outcome)}
+            return Delivery(True, str(outcome)).wire()
         # The message is out, so the host must not be told that it failed.
         logging.getLogger("defserve").warning(
             "%s: %s gave %.80r, which is no id: return the message's id as text",
             call.title, function.function.signature.name, outcome,
         )  # fmt: skip
-        return {"delivered": True}
+        return Delivery(True).wire()
 
     # -- reacting ----------------------------------------------------------------------------------------
 
@@ -414,15 +417,13 @@ def _content(channel: Channel, params: Params) -> dict[str, Any]:
 
 
 def _chunk(channel: Channel, params: Params) -> dict[str, Any]:
-    index = params.get("index")
-    if not isinstance(index, int):
-        raise InvalidParams("Invalid params: index must be an integer")
+    index = read_member(params, "index", INTEGER)
     return {"channel": channel, "delta": read_text(params, "delta"), "index": index, **_about(params)}
 
 
 def _about(params: Params) -> dict[str, Any]:
     members = {"conversation_id": "conversationId", "inference_id": "inferenceId"}
-    return {name: params[member] if isinstance(params.get(member), str) else None for name, member in members.items()}
+    return {name: read_member(params, member, TEXT, None, lenient=True) for name, member in members.items()}
 
 
 async def _run_unanswered(
@@ -452,7 +453,7 @@ def _log_failure(call: Call, error: Exception) -> None:
 # The shapes are those of the hosts in use; the draft only names the capabilities.
 
 
-TYPING = ("start", "stop")
+COUNT = narrow(INTEGER, lambda count: count >= 0)
 
 
 async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
@@ -460,12 +461,11 @@ async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
     function = held.kind.functions.get("history")
     if not is_object(wanted) or function is None:
         return {}
-    limit, before = wanted.get("limit"), wanted.get("beforeMessageId")
-    most = min(limit, MAX_HISTORY_MESSAGES) if type(limit) is int and limit >= 0 else MAX_HISTORY_MESSAGES
+    most = min(read_member(wanted, "limit", COUNT, MAX_HISTORY_MESSAGES, lenient=True), MAX_HISTORY_MESSAGES)
     values = {
         "channel": held.channel,
         "limit": most,
-        "before": before if isinstance(before, str) else None,
+        "before": read_member(wanted, "beforeMessageId", TEXT, None, lenient=True),
         "since_last_seen": wanted.get("sinceLastSeen") is True,
     }
     try:
@@ -493,23 +493,20 @@ async def acknowledge(call: Call, held: HeldChannel, params: Params) -> Params:
         "value": params.get("value"),
     }
     if (function := held.kind.functions.get("acknowledge")) is None:
-        return {"acknowledged": False, "reason": f"{held.kind.name} have no acknowledgements"}
+        return Acknowledgement(False, reason=f"{held.kind.name} have no acknowledgements").wire()
     try:
         outcome = await function.run(call, held.kind, values)
     except (ToolError, Refused, PeerError) as error:
-        return {"acknowledged": False, "reason": error.message}
-    shown = {"representation": outcome} if isinstance(outcome, str) else {}
-    return {"acknowledged": outcome is not False, **shown}
+        return Acknowledgement(False, reason=error.message).wire()
+    return Acknowledgement(outcome is not False, outcome if isinstance(outcome, str) else None).wire()
 
 
 async def show_typing(call: Call, held: HeldChannel, params: Params) -> None:
     """Tell the author's function that the model writes, or has stopped. Raises InvalidParams."""
-    op, metadata = params.get("op", "start"), params.get("metadata")
-    if op not in TYPING:
-        raise InvalidParams(f"Invalid params: op must be one of {', '.join(TYPING)}")
+    op = read_member(params, "op", one_of("start", "stop"), "start", nullable=False)
     if (function := held.kind.functions.get("typing")) is not None:
-        values = {"channel": held.channel, "active": op == "start", "metadata": metadata if is_object(metadata) else {}}
-        await function.run(call, held.kind, values)
+        metadata = read_member(params, "metadata", OBJECT, None, lenient=True) or {}
+        await function.run(call, held.kind, {"channel": held.channel, "active": op == "start", "metadata": metadata})
 
 
 def _require_message(message: object) -> Message:

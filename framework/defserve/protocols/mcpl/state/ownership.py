@@ -29,9 +29,10 @@ from defserve.auth.principals import ANONYMOUS_PREFIX, LOCAL_ID, Principal
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
-from defserve.errors import InvalidParams, LimitExceeded, Refused
+from defserve.core.shapes import FLAG, TEXT, Shape, member, narrow, read_member, shape
+from defserve.errors import LimitExceeded, Refused
 from defserve.protocols.mcp.asking.round_trips import SEVERAL, find_mark, mark
-from defserve.protocols.mcp.errors import VENDOR, read_meta, read_text
+from defserve.protocols.mcp.errors import VENDOR, read_meta
 from defserve.protocols.mcpl.peers import DangerousTool
 from defserve.protocols.mcpl.policies import get_live_terms, is_stateless
 from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, Commit, HeldCheckpoint, StateTampered
@@ -125,6 +126,18 @@ def _principal(call: Call) -> str:
 
 
 STATE_KEY: Final = VENDOR + "state"
+MAX_ID_LENGTH: Final = 256
+# A longer one could not be repeated in an error.
+CHECKPOINT = narrow(TEXT, lambda id: len(id) <= MAX_ID_LENGTH, f"has more than {MAX_ID_LENGTH} characters")
+
+
+@shape
+class RolledBack(Shape):
+    """The result of a rollback (§8.6). Without success nothing has changed, and `reason` says why."""
+
+    checkpoint: str = member("checkpoint", TEXT)
+    success: bool = member("success", FLAG, default=False, lenient=True, omit=False)
+    reason: str | None = member("reason", TEXT, default=None, lenient=True)
 
 
 class StateParams(NamedTuple):
@@ -147,7 +160,7 @@ class StateParams(NamedTuple):
 def state_params(call: Call) -> StateParams:
     """What the request brings; nothing if the host does not speak MCPL. Raises InvalidParams."""
     source = state_fields(call)
-    checkpoint = checkpoint_in(source) if source.get("checkpoint") is not None else None
+    checkpoint = read_member(source, "checkpoint", CHECKPOINT, None)
     return StateParams(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
 
 
@@ -159,14 +172,6 @@ def state_fields(call: Call) -> Params:
         mirrored = read_meta(call.params).get(STATE_KEY)
         return mirrored if is_object(mirrored) else {}
     return call.params
-
-
-def checkpoint_in(params: Params) -> str:
-    """The checkpoint in params. Raises InvalidParams if it is not a text, or too long to repeat in an error."""
-    found = read_text(params, "checkpoint")
-    if len(found) > MAX_ID_LENGTH:
-        raise InvalidParams(f"Invalid params: checkpoint has more than {MAX_ID_LENGTH} characters")
-    return found
 
 
 async def find_start(
@@ -254,7 +259,6 @@ def _has(call: Call, parent: str | None) -> bool:
 
 
 REMEMBERED: Final = 256
-MAX_ID_LENGTH: Final = 256
 
 
 class SentCheckpoints:

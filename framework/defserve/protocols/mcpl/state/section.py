@@ -14,6 +14,7 @@ from defserve.core.extension import Next
 from defserve.core.messages import Params
 from defserve.core.peer import mask
 from defserve.core.session import Session
+from defserve.core.shapes import read_member
 from defserve.errors import InvalidParams, Refused, ToolError, UsageError
 from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcp.function import FindProvider, Function
@@ -21,13 +22,14 @@ from defserve.protocols.mcpl.peers import CURRENT
 from defserve.protocols.mcpl.section import LiveServer, Section
 from defserve.protocols.mcpl.state.binding import WorkingState, states_in
 from defserve.protocols.mcpl.state.ownership import (
+    CHECKPOINT,
+    RolledBack,
     SessionOwner,
     StateUnowned,
     TreeLock,
     add_state,
     branches_of,
     branches_owner,
-    checkpoint_in,
     find_shared_start,
     find_start,
     may_move_shared,
@@ -138,7 +140,7 @@ class StateSection(Section):
         return result
 
     async def rollback(self, call: Call, params: Params) -> Params:
-        name, checkpoint = read_text(params, "featureSet"), checkpoint_in(params)
+        name, checkpoint = read_text(params, "featureSet"), read_member(params, "checkpoint", CHECKPOINT)
         if (feature_set := self.server.sets.get(name)) is None:
             raise UnknownFeatureSet(name)
         feature_set.require(call)
@@ -396,20 +398,20 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
                 if not owner.is_shared:
                     raise
                 await trees.load_checkpoint(TreeKey(states.name, branches_of(call).id), id)
-                return {"checkpoint": id, "success": False, "reason": ON_A_BRANCH}
+                return RolledBack(id, reason=ON_A_BRANCH).wire()
             to = held.checkpoint
             if owner.is_shared and (refused := _refuse_shared(call, held)) is not None:
-                return {"checkpoint": id, "success": False, "reason": refused}
+                return RolledBack(id, reason=refused).wire()
             reason = await undo.run(call, to, limits.tool) if undo is not None and to is not None else None
             if reason is not None:
-                return {"checkpoint": id, "success": False, "reason": reason}
+                return RolledBack(id, reason=reason).wire()
             # The author's undo is done: the state must follow, even if the call is cancelled, or if the checkpoint is
             # no longer retained.
             await run_uninterrupted(call, trees.return_to(held))
     finally:
         if lock is not None:
             await lock.release()
-    return {"checkpoint": id, "success": True}
+    return RolledBack(id, True).wire()
 
 
 def _refuse_shared(call: Call, held: HeldCheckpoint) -> str | None:
