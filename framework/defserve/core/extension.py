@@ -1,13 +1,14 @@
 """What a protocol may contribute to a conversation, and the fixed order of the steps before an author's function.
 
-Every contribution is optional.
+Every contribution is optional. A protocol with many features is a `SectionedExtension`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from defserve.base.frozen import Frozen
 from defserve.core.messages import Id, Notification, Params, Request
@@ -202,6 +203,162 @@ class Extension:
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         """The server has entered another phase, `composition.service.phase`: it starts, serves, drains or has ended."""
+
+
+# -- A protocol in sections: each is an extension of its own, imported and made when it is first needed.
+#
+#     class Acme(SectionedExtension):
+#         @section(methods=("acme/badge/issue",), notifications=("notifications/acme/badge",))
+#         def badges(self) -> BadgeSection:
+#             from acme.badges import BadgeSection
+#
+#             return BadgeSection(self.server_id)
+#
+# The tables of a server are made before any section is. So the names that a section serves stand here, and what
+# answers them is looked up in the section's own `methods()` when the first of them comes. `acme.badges` makes the
+# section; `Acme.badges.peek(acme)` doesn't. Somebody else's section takes its place by `acme.badges = …`.
+
+
+S = TypeVar("S", covariant=True)
+
+
+class Section(cached_property[S]):
+    """Where an extension keeps one of its sections, and what is known of it before it's made. See `section`."""
+
+    def __init__(
+        self,
+        make: Callable[[Any], S],
+        methods: Sequence[str],
+        at_once: Sequence[str],
+        notifications: Sequence[str],
+        keeps: tuple[str, ...],
+        agreed_as: str,
+    ) -> None:
+        super().__init__(make)
+        self.methods, self.at_once, self.notifications = methods, at_once, notifications
+        self.keeps, self.agreed_as = keeps, agreed_as
+
+    def of(self, owner: SectionedExtension) -> S:
+        """The section of this extension. It's made now, if there is none."""
+        return self.__get__(owner)
+
+    def peek(self, owner: SectionedExtension) -> S | None:
+        """The same, or None if it was not needed yet."""
+        return vars(owner).get(self.func.__name__)
+
+
+def section(
+    *,
+    methods: Sequence[str] = (),
+    at_once: Sequence[str] = (),
+    notifications: Sequence[str] = (),
+    keeps: tuple[str, ...] = (),
+    agreed_as: str = "",
+) -> Callable[[Callable[[Any], S]], Section[S]]:
+    """Declare a section of a `SectionedExtension`. The method below it makes it; None: this server has no such section.
+
+    `methods` may wait. Those `at_once` are answered without a turn of the event loop, whatever else runs. What it
+    exports of a session has names that begin as `keeps` says. `agreed_as` is what peers call it, if an extension agrees
+    on each section.
+    """
+    return lambda make: Section(make, methods, at_once, notifications, keeps, agreed_as)
+
+
+class SectionedExtension(Extension):
+    """An extension that is put together from others, its sections.
+
+    Those in `permanent` are always there: what they contribute is used as it is. The others are declared with
+    `@section`. Each section hears of the events of a session and of the server while it exists. Stages, and what
+    concerns items, are up to the extension: it knows the order of its sections.
+    """
+
+    permanent: tuple[Extension, ...] = ()
+    _late: tuple[Section[Any], ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls._late = (*cls._late, *(each for each in vars(cls).values() if isinstance(each, Section)))
+
+    def sections(self) -> list[Any]:
+        """The sections that exist now, in the order of their declaration."""
+        late = (each.peek(self) for each in self._late)
+        return [*self.permanent, *(each for each in late if each is not None)]
+
+    def check_method(self, section: Section[Any], call: Call) -> None:
+        """Raises what a peer is answered that may not use this section now."""
+
+    def hears(self, section: Section[Any], session: Session, method: str, params: Params) -> bool:
+        """Whether a section is told of this notification."""
+        return True
+
+    def methods(self) -> Mapping[str, Handler]:
+        found = {name: handler for each in self.permanent for name, handler in each.methods().items()}
+        for each in self._late:
+            found |= {name: self._find_and_run(each, name) for name in each.at_once}
+            found |= {name: _as_waiting(self._find_and_run(each, name)) for name in each.methods}
+        return found
+
+    def _find_and_run(self, section: Section[Any], name: str) -> Handler:
+        def run(call: Call, params: Params) -> Any:
+            self.check_method(section, call)
+            return section.of(self).methods()[name](call, params)
+
+        return run
+
+    def notifications(self) -> Mapping[str, Listener]:
+        found = {name: listener for each in self.permanent for name, listener in each.notifications().items()}
+        return found | {name: self._find_and_tell(each, name) for each in self._late for name in each.notifications}
+
+    def _find_and_tell(self, section: Section[Any], name: str) -> Listener:
+        def listen(session: Session, params: Params) -> Any:
+            if self.hears(section, session, name, params):
+                return section.of(self).notifications()[name](session, params)
+            return None
+
+        return listen
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
+        found = [lifespan for each in self.sections() if (lifespan := each.lifespan()) is not None]
+        return _enter_all(found) if found else None
+
+    def phase_changed(self, composition: Composition, previous: Phase) -> None:
+        for each in self.sections():
+            each.phase_changed(composition, previous)
+
+    def session_closed(self, session: Session) -> None:
+        for each in self.sections():
+            each.session_closed(session)
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        for each in self.sections():
+            each.credential_ended(session, credential)
+
+    def export_state(self, session: Session) -> Mapping[str, Any]:
+        return {name: value for each in self.sections() for name, value in each.export_state(session).items()}
+
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
+        for each in self._late:
+            if any(name.startswith(each.keeps) for name in kept):
+                each.of(self)
+        for each in self.sections():
+            each.import_state(session, kept)
+
+
+def _as_waiting(run: Handler) -> Handler:
+    """Make a handler one that may wait: it is answered in its turn, not at once."""
+
+    async def later(call: Call, params: Params) -> Any:
+        result = run(call, params)
+        return await result if hasattr(result, "__await__") else result
+
+    return later
+
+
+@asynccontextmanager
+async def _enter_all(lifespans: Iterable[AbstractAsyncContextManager[Any]]) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        for lifespan in lifespans:
+            await stack.enter_async_context(lifespan)
+        yield
 
 
 class OutgoingMessage:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from defserve.protocols.mgp.extension import AT_ONCE, METHODS
+from defserve import Server
 from tests.protocols.mgp.messages import check_notification, problems, sections_of_the_text, validator
 from tests.rows import for_each_row
 
@@ -272,7 +272,7 @@ EXAMPLES: list[tuple[str, str, Any]] = [
 
 
 def test_every_method_has_a_schema_of_its_params_and_its_result():
-    for method in (*METHODS, *AT_ONCE):
+    for method in Server("files", "1").mgp.methods():
         assert validator(method, "params") is not None, method
         assert validator(method, "result") is not None, method
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from defserve import AccessPolicy, Server, moderate
 from defserve.core.extension import Offer
-from defserve.protocols.mgp.extension import METHODS
 from defserve.protocols.mgp.terms import SECTIONS, VERSION, agree
 from tests.protocols.mgp.callers import offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
@@ -219,7 +218,7 @@ async def test_access_control_is_served_where_somebody_administers_it():
 
 @pytest.mark.req("MGP-1.5", "MGP-2.4.1")
 @for_each_row("version", ERAS)
-@for_each_row("method", [*METHODS, "mgp/callback/respond"])
+@for_each_row("method", Server("files", "1").mgp.methods())
 async def test_methods_of_what_was_not_negotiated_do_not_exist(method: str, version: str):
     assert method.startswith("mgp/")
     server = made(access=AccessPolicy("opt-out", admins=["local"]))

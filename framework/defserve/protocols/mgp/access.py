@@ -17,6 +17,7 @@ from defserve.auth.authority import is_stranger
 from defserve.auth.principals import ANONYMOUS_PREFIX, MAX_ID_LENGTH, SCOPES, parse_scopes
 from defserve.base.hidden_characters import is_plain
 from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
 from defserve.core.shapes import TEXT, one_of, read_member
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
@@ -39,7 +40,7 @@ NO_ENTRY = "there is no such entry"
 GIVEN = ("entry_type", "agent_id", "tool_name", "permission", "justification")
 
 
-class AccessSection:
+class AccessSection(Extension):
     """`mgp/access/*`, and the gate before every tool of a server with an AccessPolicy. `clock` is the wall clock."""
 
     def __init__(
@@ -100,6 +101,9 @@ class AccessSection:
         return self.policy.rules(identity(call).id, self.clock())
 
     # -- methods (§5.4) ----------------------------------------------------------------------------------
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"mgp/access/query": self.query, "mgp/access/grant": self.grant, "mgp/access/revoke": self.revoke}
 
     def query(self, call: Call, params: Params) -> Params:
         """Whether an agent may use a tool or, if none is named, the server."""

@@ -6,12 +6,12 @@ call waits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.core.extension import OutgoingMessage
+from defserve.core.extension import Extension, Handler, Listener, OutgoingMessage
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params, notification
 from defserve.core.peer import SENDER, PeerIdentity, may_act_for
@@ -46,8 +46,14 @@ class OpenCallbacks:
         self.answered = MemoryNonces(REMEMBERED_ANSWERS)
 
 
-class CallbackSection:
+class CallbackSection(Extension):
     """The asking side of callbacks: an `Asker` of `mcp.asking.client_requests`. Keeps nothing: sessions do."""
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"mgp/callback/respond": self.respond}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {ANSWERED: self.on_shared_answer}
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -124,7 +130,7 @@ class CallbackSection:
         answer.set_result(params["response"])
         return True
 
-    def on_session_closed(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """Nobody will answer any more."""
         asked = session.peek(OpenCallbacks)
         for _, answer in list(asked.waiting.values()) if asked is not None else ():

@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, decode_principal, encode_principal, parse_scopes
 from defserve.core.call import Call
-from defserve.core.extension import AddressedMessage
+from defserve.core.extension import AddressedMessage, Extension, Handler
 from defserve.core.messages import Params, encode, notification
 from defserve.core.session import Session
 from defserve.core.shapes import TEXT, distinct_items, list_of_texts, narrow, one_of, read_member
@@ -294,7 +294,7 @@ class SessionSubscriptions(dict[str, EventSubscription]):
     """The subscriptions of one session, by id."""
 
 
-class EventSection:
+class EventSection(Extension):
     """The channels of a server, their subscriptions, and the latest events."""
 
     def __init__(self, share: Callable[[MgpEvent], bool] = lambda event: False) -> None:
@@ -337,6 +337,13 @@ class EventSection:
             follower._adopt(channel)
 
     # -- methods of the peer -----------------------------------------------------------------------------
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "mgp/events/subscribe": self.subscribe,
+            "mgp/events/unsubscribe": self.unsubscribe,
+            "mgp/events/replay": self.replay,
+        }
 
     def subscribe(self, call: Call, params: Params) -> Params:
         """`mgp/events/subscribe`. `subscribed` names channels; a pattern that no channel fits is `unsupported`."""
@@ -391,7 +398,7 @@ class EventSection:
             "unsupported": unsupported,
         }
 
-    def on_session_closed(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         """End the subscriptions of a session that has ended."""
         for subscription in list((session.peek(SessionSubscriptions) or SessionSubscriptions()).values()):
             self._end(subscription)

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
-from defserve.core.extension import Extension, Handler, Listener, Next, Offer, Stages, Wrapper
+from defserve.core.extension import Next, Offer, Section, SectionedExtension, Stages, Wrapper, section
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
-from defserve.core.session import Session
 from defserve.errors import InvalidParams, MethodNotFound
 from defserve.protocols.mcp.errors import TRACE_ID_RULE, is_trace_id, read_client_trace_id
 from defserve.protocols.mcp.lifecycle import dialect_of
@@ -49,50 +48,25 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.streaming import StreamSection
     from defserve.protocols.mgp.tool_discovery import ToolDiscovery
 
+PERMISSION_METHODS = (
+    "mgp/permission/request",
+    "mgp/permission/await",
+    "mgp/permission/grant",
+    "mgp/permission/response",
+)
+
 # To declare security, an author imports one of these. Until then, tools need not be read.
 _DECLARING = {"defserve.protocols.mgp.security", "defserve.guard.argument_types"}
 _ALWAYS_SERVED = frozenset(
     {"permissions", "tool_security", "audit", "code_safety", "callbacks", "events", "streaming", "lifecycle"}
 )
 
-# Method → the section it belongs to, and that section's handler.
-METHODS: Mapping[str, tuple[str, str, str]] = {
-    "mgp/permission/request": ("permissions", "permissions", "request"),
-    "mgp/permission/await": ("permissions", "permissions", "request"),
-    "mgp/permission/grant": ("permissions", "permissions", "grant"),
-    "mgp/permission/response": ("permissions", "permissions", "grant"),
-    "mgp/access/query": ("access_control", "access", "query"),
-    "mgp/access/grant": ("access_control", "access", "grant"),
-    "mgp/access/revoke": ("access_control", "access", "revoke"),
-    "mgp/events/subscribe": ("events", "events", "subscribe"),
-    "mgp/events/unsubscribe": ("events", "events", "unsubscribe"),
-    "mgp/events/replay": ("events", "events", "replay"),
-    "mgp/health/status": ("lifecycle", "health", "status"),
-    "mgp/discovery/list": ("discovery", "discovery", "list"),
-    "mgp/discovery/register": ("discovery", "discovery", "register"),
-    "mgp/discovery/deregister": ("discovery", "discovery", "deregister"),
-    "mgp/tools/discover": ("tool_discovery", "tool_discovery", "discover"),
-    "mgp/tools/request": ("tool_discovery", "tool_discovery", "request"),
-    "mgp/tools/session": ("tool_discovery", "tool_discovery", "session"),
-    "mgp/tools/session/evict": ("tool_discovery", "tool_discovery", "evict"),
-}
-# The same, for methods that are answered at once: the calls that wait for them may take up every slot.
-AT_ONCE: Mapping[str, tuple[str, str, str]] = {
-    "mgp/callback/respond": ("callbacks", "callbacks", "respond"),
-    "mgp/stream/cancel": ("streaming", "streaming", "cancel"),
-    "mgp/health/ping": ("lifecycle", "health", "ping"),
-    "mgp/lifecycle/shutdown": ("lifecycle", "lifecycle", "shutdown"),
-}
 
-
-GRANT = "grant:"
-
-
-class MGP(Extension):
+class MGP(SectionedExtension):
     """Security that tools declare, enforced for every peer and shown to those that speak MGP."""
 
     name = NAME
-    opens_with = frozenset(method for method in METHODS if method.startswith("mgp/permission/"))
+    opens_with = frozenset(PERMISSION_METHODS)
     while_draining = frozenset({"mgp/health/status"})
     ahead_of_queue = frozenset({"mgp/permission/grant", "mgp/permission/response"})
 
@@ -102,20 +76,12 @@ class MGP(Extension):
         self.server_id = options.server_id or server_id
         self.checks: dict[str, HealthCheck] = {}
         self.mounted: list[tuple[str, MGP]] = []
-        self.access: AccessSection | None = None
-        self.tool_discovery: ToolDiscovery | None = None
-        self.discovery: DiscoverySection | None = None
-        self._callbacks: CallbackSection | None = None
-        self._events: EventSection | None = None
         self.share_events: Callable[[MgpEvent], bool] | None = None
         """Sends an event to all processes; False if it cannot."""
         self.hides = options.access is not None
         self.log_name: Callable[[], str] | None = None
         """The name of this server's audit log in a store."""
-        if options.access is not None:
-            from defserve.protocols.mgp.access import AccessSection
-
-            self.access = AccessSection(options.access, self.server_id, tools, lambda: self.audit)
+        _ = self.access  # the lists of tools change with its entries
         if options.permissions is not None or options.granted:
             _ = self.permissions  # raises UsageError for a policy or permission that does not exist
 
@@ -148,13 +114,80 @@ class MGP(Extension):
         }
         return {"extensions": {EXTENSION_ID: mgp}} if offer.stateless else {"mgp": mgp, "experimental": {"mgp": mgp}}
 
-    # -- sections, made when they are first needed -------------------------------------------------------
+    # -- sections ----------------------------------------------------------------------------------------
 
-    @cached_property
+    @section(agreed_as="permissions", methods=PERMISSION_METHODS, keeps=("grant:",))
     def permissions(self) -> PermissionSection:
         from defserve.protocols.mgp.permissions import PermissionSection
 
         return PermissionSection(self.options, lambda: self.audit)
+
+    @section(agreed_as="access_control", methods=("mgp/access/query", "mgp/access/grant", "mgp/access/revoke"))
+    def access(self) -> AccessSection | None:
+        if self.options.access is None:
+            return None
+        from defserve.protocols.mgp.access import AccessSection
+
+        return AccessSection(self.options.access, self.server_id, self.tools, lambda: self.audit)
+
+    @section(
+        agreed_as="events",
+        methods=("mgp/events/subscribe", "mgp/events/unsubscribe", "mgp/events/replay"),
+        keeps=("subscription:", "sequence:"),
+    )
+    def events(self) -> EventSection:
+        from defserve.protocols.mgp.events import EventSection
+
+        return EventSection(lambda event: self.share_events is not None and self.share_events(event))
+
+    @section(
+        agreed_as="callbacks",
+        at_once=("mgp/callback/respond",),
+        notifications=("notifications/dev.defserve.callback_answered",),
+    )
+    def callbacks(self) -> CallbackSection:
+        from defserve.protocols.mgp.callbacks import CallbackSection
+
+        return CallbackSection()
+
+    @section(
+        agreed_as="streaming",
+        at_once=("mgp/stream/cancel",),
+        notifications=("notifications/mgp.stream.pace", "notifications/mgp.stream.gap"),
+    )
+    def streaming(self) -> StreamSection:
+        from defserve.protocols.mgp.streaming import StreamSection
+
+        return StreamSection()
+
+    @section(
+        agreed_as="lifecycle",
+        at_once=("mgp/lifecycle/shutdown",),
+        notifications=("notifications/initialized", "notifications/mgp.lifecycle"),
+    )
+    def lifecycle(self) -> LifecycleSection:
+        from defserve.protocols.mgp.lifecycle import LifecycleSection
+
+        return LifecycleSection(self.server_id, self.options.access, lambda: self.audit, self.health)
+
+    @section(agreed_as="lifecycle", methods=("mgp/health/status",), at_once=("mgp/health/ping",))
+    def health(self) -> HealthSection:
+        from defserve.protocols.mgp.lifecycle import HealthSection
+
+        return HealthSection(self.server_id, self.tools, self.all_checks)
+
+    @section(
+        agreed_as="discovery", methods=("mgp/discovery/list", "mgp/discovery/register", "mgp/discovery/deregister")
+    )
+    def discovery(self) -> DiscoverySection | None:
+        return None  # a kernel has one
+
+    @section(
+        agreed_as="tool_discovery",
+        methods=("mgp/tools/discover", "mgp/tools/request", "mgp/tools/session", "mgp/tools/session/evict"),
+    )
+    def tool_discovery(self) -> ToolDiscovery | None:
+        return None  # see `enable_search`
 
     @cached_property
     def audit(self) -> AuditTrail:
@@ -164,45 +197,12 @@ class MGP(Extension):
         return AuditTrail(self.options.audit, self.server_id, self._call_listeners, log_name)
 
     def _call_listeners(self) -> EventSection | None:
-        return self._events if self._events is not None and self._events.watches_calls else None
-
-    @property
-    def callbacks(self) -> CallbackSection:
-        if self._callbacks is None:
-            from defserve.protocols.mgp.callbacks import CallbackSection
-
-            self._callbacks = CallbackSection()
-        return self._callbacks
-
-    @property
-    def events(self) -> EventSection:
-        if self._events is None:
-            from defserve.protocols.mgp.events import EventSection
-
-            self._events = EventSection(lambda event: self.share_events is not None and self.share_events(event))
-        return self._events
+        events = MGP.events.peek(self)
+        return events if events is not None and events.watches_calls else None
 
     def pushes_events(self, call: Call) -> bool:
         """Whether this call's peer can be sent events (§13.3)."""
         return "events" in sections(call) and not dialect_of(call).stateless
-
-    @cached_property
-    def streaming(self) -> StreamSection:
-        from defserve.protocols.mgp.streaming import StreamSection
-
-        return StreamSection()
-
-    @cached_property
-    def lifecycle(self) -> LifecycleSection:
-        from defserve.protocols.mgp.lifecycle import LifecycleSection
-
-        return LifecycleSection(self.server_id, self.options.access, lambda: self.audit)
-
-    @cached_property
-    def health(self) -> HealthSection:
-        from defserve.protocols.mgp.lifecycle import HealthSection
-
-        return HealthSection(self.server_id, self.tools, self.all_checks)
 
     def enable_search(self, given: Any, mcp: MCP, owner: Any) -> ToolSearch:
         """Make the tools findable (§16), as `Server(search=…)` says. Raises UsageError for what it cannot mean."""
@@ -240,41 +240,10 @@ class MGP(Extension):
 
     # -- the plug ----------------------------------------------------------------------------------------
 
-    def methods(self) -> Mapping[str, Handler]:
-        waiting = {method: _waiting(self._handler(*place)) for method, place in METHODS.items()}
-        return waiting | {method: self._handler(*place) for method, place in AT_ONCE.items()}
-
-    def _handler(self, section: str, attribute: str, handler: str) -> Handler:
-        def run(call: Call, params: Params) -> Any:
-            if section not in sections(call):
-                raise MethodNotFound(f"Method not found: {call.method}")
-            _check_trace_id(call)
-            return getattr(getattr(self, attribute), handler)(call, params)
-
-        return run
-
-    def notifications(self) -> Mapping[str, Listener]:
-        # Without streaming the first two find no stream and do nothing.
-        return {
-            "notifications/mgp.stream.pace": lambda session, params: self.streaming.pace(session, params),
-            "notifications/mgp.stream.gap": lambda session, params: self.streaming.gap(session, params),
-            "notifications/initialized": self._on_initialized,
-            "notifications/dev.defserve.callback_answered": lambda session, params: self.callbacks.on_shared_answer(
-                session, params
-            ),
-            "notifications/mgp.lifecycle": self._on_lifecycle_notification,
-        }
-
-    def _on_initialized(self, session: Session, params: Params) -> None:
-        if session.terms is None or "lifecycle" not in sections_of(session.terms):
-            return
-        self.lifecycle.notify_connected(session)
-        if self.all_checks() and session.engine.ready:
-            session.engine.spawn(self.health.run_checks())
-
-    def _on_lifecycle_notification(self, session: Session, params: Params) -> None:
-        if session.terms is not None and "lifecycle" in sections_of(session.terms):
-            self.lifecycle.on_state_notification(session, params)
+    def check_method(self, section: Section[Any], call: Call) -> None:
+        if section.agreed_as not in sections(call):
+            raise MethodNotFound(f"Method not found: {call.method}")
+        _check_trace_id(call)
 
     def around(self) -> Mapping[str, Wrapper]:
         return {
@@ -287,7 +256,7 @@ class MGP(Extension):
         _check_trace_id(call)
         if "streaming" not in sections(call):
             return following(call, params)
-        return self.streaming.around(call, params, following)
+        return self.streaming.around_call(call, params, following)
 
     def asker(self, call: Call) -> CallbackSection | None:
         """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.BringsAsker`."""
@@ -379,31 +348,8 @@ class MGP(Extension):
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         # If nobody listens, the section is not imported.
-        listeners = [s for s in composition.sessions if s.terms and "lifecycle" in sections_of(s.terms)]
-        if listeners:
-            self.lifecycle.phase_changed(composition.service, previous, listeners)
-
-    def session_closed(self, session: Session) -> None:
-        if self._callbacks is not None:
-            self._callbacks.on_session_closed(session)
-        if self._events is not None:
-            self._events.on_session_closed(session)
-
-    def export_state(self, session: Session) -> Params:
-        grants = {f"{GRANT}{name}": value for name, value in self.permissions.export_state(session).items()}
-        return grants if self._events is None else grants | self._events.export_state(session)
-
-    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
-        grants = {name.removeprefix(GRANT): value for name, value in kept.items() if name.startswith(GRANT)}
-        self.permissions.import_state(session, grants)
-        others = {name: value for name, value in kept.items() if not name.startswith(GRANT)}
-        if others or self._events is not None:
-            self.events.import_state(session, others)
-
-    def credential_ended(self, session: Session, credential: str) -> None:
-        if self._events is not None:
-            self._events.credential_ended(session, credential)
-        self.permissions.credential_ended(session, credential)
+        if any("lifecycle" in sections_of(session.terms) for session in composition.sessions):
+            self.lifecycle.phase_changed(composition, previous)
 
 
 def _check_trace_id(call: Call) -> None:
@@ -415,13 +361,3 @@ def _check_trace_id(call: Call) -> None:
 def _run_with_trace_check(call: Call, params: Params, following: Next) -> Awaitable[Any]:
     _check_trace_id(call)
     return following(call, params)
-
-
-def _waiting(run: Handler) -> Handler:
-    """Make a handler one that may wait: it is answered in its turn, not at once."""
-
-    async def later(call: Call, params: Params) -> Any:
-        result = run(call, params)
-        return await result if hasattr(result, "__await__") else result
-
-    return later

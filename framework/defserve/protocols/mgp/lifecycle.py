@@ -15,15 +15,17 @@ from defserve.auth.authority import is_local, is_stranger
 from defserve.auth.principals import LOCAL, Principal
 from defserve.core.call import Call
 from defserve.core.composition import Composition
+from defserve.core.extension import Extension, Handler, Listener
 from defserve.core.messages import Params
 from defserve.core.peer import SENDER
-from defserve.core.service import Phase, Service
+from defserve.core.service import Phase
 from defserve.core.session import Session
 from defserve.core.shapes import Kind, is_number, one_of, read_member, valid_value
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import AccessDenied
+from defserve.protocols.mgp.terms import sections_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -82,7 +84,7 @@ def check_transition(previous: LifecycleState, new: LifecycleState) -> None:
         raise IllegalTransition(f"a server that is {previous} cannot become {new}")
 
 
-class LifecycleSection:
+class LifecycleSection(Extension):
     """`mgp/lifecycle/shutdown` and `notifications/mgp.lifecycle`. `clock` is the wall clock."""
 
     def __init__(
@@ -90,23 +92,37 @@ class LifecycleSection:
         server_id: str,
         access: AccessPolicy | None,
         audit: Callable[[], AuditTrail],
+        health: HealthSection,
     ) -> None:
         self._server_id, self._access, self._audit, self.clock = server_id, access, audit, vocabulary.utc_now
+        self._health = health
 
-    def phase_changed(self, service: Service, previous: Phase, listeners: Iterable[Session]) -> None:
+    def methods(self) -> Mapping[str, Handler]:
+        return {"mgp/lifecycle/shutdown": self.shutdown}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {"notifications/initialized": self.on_initialized, CHANGED: self.on_state_notification}
+
+    def phase_changed(self, composition: Composition, previous: Phase) -> None:
         """Tell the peers that negotiated it that the state has changed."""
+        service = composition.service
         params = self._change(STATES[previous], STATES[service.phase], service.reason)
-        for session in listeners:
-            notify_state(session, params)
+        for session in composition.sessions:
+            if "lifecycle" in sections_of(session.terms):
+                notify_state(session, params)
 
-    def notify_connected(self, session: Session) -> None:
+    def on_initialized(self, session: Session, params: Params) -> None:
         """Tell a peer that its handshake is over. It could not be told of the states before."""
+        if "lifecycle" not in sections_of(session.terms):
+            return
         if session.composition.service.phase == "serving":
             notify_state(session, self._change("connecting", "connected", ""))
+        self._health.run_checks_soon(session)
 
     def on_state_notification(self, session: Session, params: Params) -> None:
         """A kernel tells this server to drain, in the form of §11.4. Whoever may not ask for a shutdown is ignored."""
-        if params.get("new_state") != "draining" or params.get("server_id", self._server_id) != self._server_id:
+        is_ours = params.get("server_id", self._server_id) == self._server_id
+        if params.get("new_state") != "draining" or not is_ours or "lifecycle" not in sections_of(session.terms):
             return
         sender, composition = SENDER.get(), session.composition
         caller = sender if isinstance(sender, Principal) else LOCAL
@@ -195,7 +211,7 @@ STALE = 10.0
 _SANDBOX = "defserve.sandbox.confinement"
 
 
-class HealthSection:
+class HealthSection(Extension):
     """`mgp/health/*`, and what the probes of a web server say."""
 
     def __init__(self, server_id: str, tools: Registry[Tool], checks: Callable[[], Mapping[str, HealthCheck]]) -> None:
@@ -206,11 +222,14 @@ class HealthSection:
 
     # -- methods -----------------------------------------------------------------------------------------
 
+    def methods(self) -> Mapping[str, Handler]:
+        return {"mgp/health/status": self.status, "mgp/health/ping": self.ping}
+
     def ping(self, call: Call, params: Params) -> Params:
         """Answered at once, whatever else runs."""
         composition = call.session.composition
-        if self._checks() and call.engine.ready and not self._is_known(STALE):
-            call.engine.spawn(self.run_checks())
+        if not self._is_known(STALE):
+            self.run_checks_soon(call.session)
         return {
             "status": self.status_of(composition),
             "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
@@ -261,6 +280,11 @@ class HealthSection:
         if self._found_at is None and self._checks():
             return "degraded"
         return status_from(self.results.values())
+
+    def run_checks_soon(self, session: Session) -> None:
+        """Run the checks in the background, if there are any."""
+        if self._checks() and session.engine.ready:
+            session.engine.spawn(self.run_checks())
 
     async def run_checks(self) -> None:
         """Run every check, all at once. Whoever asks while they run waits for the same results."""

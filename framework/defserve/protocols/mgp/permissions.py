@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.auth.authority import REMEDY, is_stranger
 from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.shapes import OBJECT, read_member
@@ -67,11 +68,15 @@ DECISION_MS = 2000
 """A person decides in this time, if at all soon. A client waits so long before it tries again."""
 
 
+GRANT = "grant:"
+"""How what is kept of a session is named."""
+
+
 class SessionGrants(dict[str, dict[str, PermissionStatus]]):
     """What the client of a session has decided: credential → permission → status. It holds for that credential."""
 
 
-class PermissionSection:
+class PermissionSection(Extension):
     """`mgp/permission/*`, and the gate before every tool that declares permissions. `clock` is the wall clock."""
 
     def __init__(self, options: SecurityOptions, audit: Callable[[], AuditTrail]) -> None:
@@ -117,6 +122,14 @@ class PermissionSection:
 
     # -- methods (§3.5, §3.6) ----------------------------------------------------------------------------
 
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "mgp/permission/request": self.request,
+            "mgp/permission/await": self.request,
+            "mgp/permission/grant": self.grant,
+            "mgp/permission/response": self.grant,
+        }
+
     def request(self, call: Call, params: Params) -> Params:
         """The status of the permissions a client names. Asking changes nothing.
 
@@ -159,18 +172,19 @@ class PermissionSection:
         """What the client of a session has decided, for another process: a name for each decision."""
         grants = session.peek(SessionGrants) or SessionGrants()
         return {
-            f"{name}\n{who}": encode_permission_status(each)
+            f"{GRANT}{name}\n{who}": encode_permission_status(each)
             for who, mine in grants.items()
             for name, each in mine.items()
         }
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has `kept`."""
-        if not kept and session.peek(SessionGrants) is None:
+        mine = {name.removeprefix(GRANT): value for name, value in kept.items() if name.startswith(GRANT)}
+        if not mine and session.peek(SessionGrants) is None:
             return
         grants = session.local(SessionGrants)
         grants.clear()
-        for name, value in kept.items():
+        for name, value in mine.items():
             permission, _, credential = name.partition("\n")
             grants.setdefault(credential, {})[permission] = decode_permission_status(value)
 

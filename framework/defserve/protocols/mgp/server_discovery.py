@@ -7,7 +7,7 @@ bounds what peers send. Who may do what, and how, is up to the `Directory` behin
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -15,6 +15,7 @@ from defserve.base.hidden_characters import describe_hidden
 from defserve.binding.explicit_schema import ExplicitArguments
 from defserve.binding.results import PackedResult, Returns
 from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
 from defserve.core.shapes import TEXT, Kind, bounded_list_of, distinct_items, narrow, one_of, read_member, valid_value
 from defserve.errors import InvalidParams
@@ -78,11 +79,18 @@ class Directory(Protocol):
         ...
 
 
-class DiscoverySection:
+class DiscoverySection(Extension):
     """The methods over a directory."""
 
     def __init__(self, directory: Directory) -> None:
         self.directory = directory
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "mgp/discovery/list": self.list,
+            "mgp/discovery/register": self.register,
+            "mgp/discovery/deregister": self.deregister,
+        }
 
     async def list(self, call: Call, params: Params) -> Params:
         wanted = ServerFilter.of(params)

@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from defserve.auth.authority import is_stranger
 from defserve.core.call import Call
-from defserve.core.extension import Next, OutgoingMessage
+from defserve.core.extension import Extension, Handler, Listener, Next, OutgoingMessage
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Id, Params, encode, is_id
 from defserve.core.peer import SENDER, may_act_for
@@ -44,12 +44,18 @@ FASTEST = 1e6
 UNGUESSABLE = 16
 
 
-class StreamSection:
+class StreamSection(Extension):
     """The serving side of streams. Keeps nothing: what is known of a stream belongs to its call."""
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"mgp/stream/cancel": self.cancel}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {"notifications/mgp.stream.pace": self.pace, "notifications/mgp.stream.gap": self.gap}
 
     # -- calls -------------------------------------------------------------------------------------------
 
-    def around(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
+    def around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
         """`tools/call` where streaming is negotiated: progress always, chunks for a call that wants them."""
         call.local(Reported).also = _progress_of(call)
         asked = params.get("_mgp")

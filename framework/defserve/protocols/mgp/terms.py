@@ -75,9 +75,9 @@ def sections(call: Call) -> frozenset[str]:
     return sections_of(call.terms)
 
 
-def sections_of(terms: Terms) -> frozenset[str]:
-    """The same, for what was agreed with a peer."""
-    agreed = terms.states.get(NAME)
+def sections_of(terms: Terms | None) -> frozenset[str]:
+    """The same, for what was agreed with a peer; None: nothing was."""
+    agreed = terms.states.get(NAME) if terms is not None else None
     return agreed.sections if isinstance(agreed, Agreement) else frozenset()
 
 

@@ -6,14 +6,14 @@ for being left out.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from defserve.core import json_values
 from defserve.core.call import Call
-from defserve.core.extension import Extension
+from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
 from defserve.core.shapes import (
     ANYTHING,
@@ -53,7 +53,7 @@ NEAR = 0.8
 MAX_HITS_PER_NEED = 3
 
 
-class ToolDiscovery:
+class ToolDiscovery(Extension):
     """The section. Searching runs in a worker thread; what a conversation has loaded changes on the loop alone."""
 
     def __init__(self, options: Search, catalogue: Catalogue, audit: Callable[[], AuditTrail]) -> None:
@@ -67,6 +67,14 @@ class ToolDiscovery:
         self._lock = Lock()
 
     # -- methods -----------------------------------------------------------------------------------------
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "mgp/tools/discover": self.discover,
+            "mgp/tools/request": self.request,
+            "mgp/tools/session": self.session,
+            "mgp/tools/session/evict": self.evict,
+        }
 
     async def discover(self, call: Call, params: Params) -> Params:
         """The tools that fit a query, best first, with their schemas. Nothing is loaded."""
