@@ -208,7 +208,7 @@ class Extension:
 # -- A protocol in sections: each is an extension of its own, imported and made when it is first needed.
 #
 #     class Acme(SectionedExtension):
-#         @section(methods=("acme/badge/issue",), notifications=("notifications/acme/badge",))
+#         @section(methods=("acme/badge/issue",), notifications=("acme/badge/shown",))
 #         def badges(self) -> BadgeSection:
 #             from acme.badges import BadgeSection
 #
