@@ -32,7 +32,7 @@ HEAD = "document.querySelector('.graph .on code, .graph .on [role=gridcell]')?.f
 
 
 def target(server: Server, era: str = "", stored: bool = True) -> Target:
-    section = server.mcpl.sections.state
+    section = server.mcpl.state
     found = make_state_finder(section) if stored and section is not None else None
     return Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era, found)
 

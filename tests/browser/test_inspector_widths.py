@@ -59,7 +59,7 @@ def inspector(browser: Browser) -> Iterator[InspectorBeside]:
         """Fail in a way that nobody foresaw."""
         raise KeyError("pump")
 
-    section = server.mcpl.sections.state
+    section = server.mcpl.state
     assert section is not None
     target = Target(
         "beds.py",

@@ -117,7 +117,7 @@ class Process:
         return self.link
 
     async def trees(self) -> Any:
-        state: Any = self.server.mcpl.sections.state
+        state: Any = self.server.mcpl.state
         return await next(iter(state)).trees()
 
     def given(self, auth: Any) -> Auth:

@@ -127,7 +127,8 @@ def _control(target: ServerTarget) -> KernelControl | None:
 def _find_states(server: Server | None) -> Stored | None:
     """The states of a server in this process, which the inspector may read where they are kept."""
     live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
-    return make_state_finder(live.sections.state) if live is not None and live.sections.state is not None else None
+    state = MCPL.state.peek(live) if live is not None else None
+    return make_state_finder(state) if state is not None else None
 
 
 def _find_audit_log(server: Server | None) -> ReadableAuditLog | None:

@@ -316,6 +316,9 @@ class SectionedExtension(Extension):
 
         return listen
 
+    def around(self) -> Mapping[str, Wrapper]:
+        return {name: wrapper for each in self.sections() for name, wrapper in each.around().items()}
+
     def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
         found = [lifespan for each in self.sections() if (lifespan := each.lifespan()) is not None]
         return _enter_all(found) if found else None

@@ -217,7 +217,7 @@ class Server(Declarations):
 
     def channels(self, type: str, *, feature_set: FeatureSet) -> ChannelType:
         """Declare channels of a type (`discord`, `irc`, …) that this server connects to."""
-        return self.mcpl.sections.need_channels().declare(type, feature_set)
+        return self.mcpl.channels.declare(type, feature_set)
 
     @property
     def mcpl(self) -> MCPL:

@@ -32,7 +32,7 @@ ERAS = ["handshake", "stateless"]
 
 
 def stored_in(server: Server) -> Stored:
-    section = server.mcpl.sections.state
+    section = server.mcpl.state
     assert section is not None
     return make_state_finder(section)
 

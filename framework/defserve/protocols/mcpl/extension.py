@@ -5,14 +5,13 @@ Each section is made when it is first needed, so that a server loads only what i
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Handler, Listener, Offer, Stages, Wrapper
+from defserve.core.extension import Handler, Listener, Offer, Section, SectionedExtension, Stages, section
 from defserve.core.messages import Params
 from defserve.core.peer import SENDER, error_object, may_act_for
 from defserve.core.registry import Registry
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.hooks import HookSection
     from defserve.protocols.mcpl.inference import InferenceSection
     from defserve.protocols.mcpl.push import PushSection
-    from defserve.protocols.mcpl.section import Feature, Section
+    from defserve.protocols.mcpl.section import Feature
     from defserve.protocols.mcpl.state.binding import StateStorage
     from defserve.protocols.mcpl.state.section import StateSection
     from defserve.protocols.mcpl.state.states import States
@@ -53,29 +52,8 @@ if TYPE_CHECKING:
 # clientInfo.name of the hosts that want `featureSets` as an array. The others read the specification's object.
 ARRAY_HOSTS = ("mcpl-harness",)
 
-# Methods and notifications of hosts → the section that serves them, and its method.
-METHODS: Mapping[str, tuple[str, str]] = {
-    "context/beforeInference": ("hooks", "before"),
-    "context/afterInference": ("hooks", "after"),
-    "state/rollback": ("state", "rollback"),
-    "channels/list": ("channels", "list_channels"),
-    "channels/open": ("channels", "open"),
-    "channels/close": ("channels", "close"),
-    "channels/publish": ("channels", "publish"),
-    "channels/acknowledge": ("channels", "acknowledge"),
-}
-NOTIFICATIONS: Mapping[str, tuple[str, str]] = {
-    "context/afterInference": ("hooks", "on_after_inference"),
-    "inference/lifecycle": ("hooks", "lifecycle"),
-    "channels/publish": ("channels", "on_publish_notification"),
-    "channels/typing": ("channels", "typing"),
-    "notifications/typing": ("channels", "typing"),  # an older name, which some hosts still use
-    "channels/outgoing/chunk": ("channels", "outgoing_chunk"),
-    "channels/outgoing/complete": ("channels", "outgoing"),
-}
 
-
-class MCPL(Extension):
+class MCPL(SectionedExtension):
     """MCPL on the server's side: feature sets, and the methods and notifications that hosts send."""
 
     name = "mcpl"
@@ -90,13 +68,80 @@ class MCPL(Extension):
         strict: bool = False,
     ) -> None:
         self.server = LiveServer(without_state(find_provider), owner)
-        self.sections = Sections(self.server, storage)
         self.sets = self.server.sets
-        self._declare_tool, self._tools, self._strict = declare_tool, tools, strict
+        self._declare_tool, self._tools, self._storage, self._strict = declare_tool, tools, storage, strict
+
+    # -- sections ----------------------------------------------------------------------------------------
+
+    # The first, because its stores open before anything that may use them runs.
+    @section(methods=("state/rollback",))
+    def state(self) -> StateSection:
+        from defserve.protocols.mcpl.state.section import StateSection
+
+        return StateSection(self.server, self._storage)
+
+    @section(
+        methods=("context/beforeInference", "context/afterInference"),
+        notifications=("context/afterInference", "inference/lifecycle"),
+    )
+    def hooks(self) -> HookSection:
+        from defserve.protocols.mcpl.hooks import HookSection
+
+        return HookSection(self.server)
+
+    @section()
+    def push(self) -> PushSection:
+        from defserve.protocols.mcpl.push import PushSection
+
+        return PushSection(self.server)
+
+    @section()
+    def inference(self) -> InferenceSection:
+        from defserve.protocols.mcpl.inference import InferenceSection
+
+        return InferenceSection(self.server)
+
+    @section(
+        methods=("channels/list", "channels/open", "channels/close", "channels/publish", "channels/acknowledge"),
+        notifications=(
+            "channels/publish",
+            "channels/typing",
+            "notifications/typing",  # an older name, which some hosts still use
+            "channels/outgoing/chunk",
+            "channels/outgoing/complete",
+        ),
+    )
+    def channels(self) -> ChannelSection:
+        from defserve.protocols.mcpl.channels.section import ChannelSection
+
+        return ChannelSection(self.server)
+
+    def check_method(self, section: Section[Any], call: Call) -> None:
+        words = vocabulary(call)
+        # Until the section is made, perhaps while serving, the method is unknown.
+        if section.peek(self) is None or call.method in words.removed:
+            raise MethodNotFound(f"Method not found: {call.method}")
+        if (gate := words.find_closed_gate(call.method, policy(call).grants)) is not None:
+            raise CapabilityDenied(gate)
+
+    def hears(self, section: Section[Any], session: Session, method: str, params: Params) -> bool:
+        """Whether a notification may be acted on. What is not granted is dropped, with a line in the log."""
+        if section.peek(self) is None or (call := call_of_notification(session, method, params)) is None:
+            return False
+        if method in (words := vocabulary(call)).removed:
+            return False
+        if (gate := words.find_closed_gate(method, policy(call).grants)) is None:
+            return True
+        import logging
+
+        logging.getLogger("defserve").info("%s: dropped, because %s is not granted", method, gate)
+        return False
+
+    # -- feature sets ------------------------------------------------------------------------------------
 
     def feature_set(self, name: str, description: str, **options: Any) -> FeatureSet:
         """Declare a set. Hosts that are connected are told when the code that declares it is done."""
-        made = FeatureSet(self.sections, self._declare_tool, name, description, self.server.owner, **options)
+        made = FeatureSet(self, self._declare_tool, name, description, self.server.owner, **options)
         made.strict = self._strict
         made.whole = self.server.composition is None
         made.changed = partial(self._afterwards, partial(self._publish, made))
@@ -114,8 +159,8 @@ class MCPL(Extension):
             removed.inbox.withdraw(_mcp(self.server.composition))
         for tool in [tool for tool in self._tools if (found := binding_of(tool)) and found.feature_set is removed]:
             self._tools.remove(tool.name)
-        for section in self.sections:
-            section.on_feature_set_removed(removed)
+        for each in self.sections():
+            each.on_feature_set_removed(removed)
         if removed.whole:
             self._afterwards(partial(self._notify_hosts, {"removed": [name]}))
 
@@ -172,7 +217,8 @@ class MCPL(Extension):
 
     def _manifest(self, offer: Offer, live: LiveTerms) -> Params:
         as_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
-        return build_manifest(self.sections, live.vocabulary, as_array=as_array)
+        hooks, channels = MCPL.hooks.peek(self), MCPL.channels.peek(self)
+        return build_manifest(self.sets, hooks, channels, live.vocabulary, as_array=as_array)
 
     def _announce(self, session: Session, live: LiveTerms) -> None:
         offer = session.terms.offer if session.terms is not None else None
@@ -189,45 +235,26 @@ class MCPL(Extension):
     # -- the plug ----------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, Handler]:
-        served = {name: self._make_handler(name, *by) for name, by in METHODS.items()}
-        return {policies.UPDATE_METHOD: self._update, "mcpl/manifest": self._handle_manifest, **served}
+        own = {policies.UPDATE_METHOD: self._update, "mcpl/manifest": self._handle_manifest}
+        return {**own, **super().methods()}
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
             policies.UPDATE_METHOD: self._on_update_notification,
             "notifications/initialized": self._ready,
             "inference/chunk": self._chunk,
-            **{name: self._make_listener(name, *by) for name, by in NOTIFICATIONS.items()},
+            **super().notifications(),
         }
-
-    def _make_handler(self, name: str, section: str, method: str) -> Handler:
-        async def run(call: Call, params: Params) -> Params:
-            found, words = getattr(self.sections, section), vocabulary(call)
-            # Until the section is made, perhaps while serving, the method is unknown.
-            if found is None or name in words.removed:
-                raise MethodNotFound(f"Method not found: {call.method}")
-            if (gate := words.find_closed_gate(name, policy(call).grants)) is not None:
-                raise CapabilityDenied(gate)
-            return await getattr(found, method)(call, params)
-
-        return run
-
-    def _make_listener(self, name: str, section: str, method: str) -> Listener:
-        async def run(session: Session, params: Params) -> None:
-            if (found := getattr(self.sections, section)) is not None and _may_hear(session, name, params):
-                await getattr(found, method)(session, params)
-
-        return run
 
     async def _ready(self, session: Session, params: Params) -> None:
         # A coroutine, because the sections start tasks.
         if (live := get_live_terms(session.terms)) is not None:
             self._announce(session, live)
-        for section in self.sections:
-            section.session_changed(session)
+        for each in self.sections():
+            each.session_changed(session)
 
     def _chunk(self, session: Session, params: Params) -> None:
-        live, inference = get_live_terms(session.terms), self.sections.inference
+        live, inference = get_live_terms(session.terms), MCPL.inference.peek(self)
         if live is None:
             return
         # Many of these come: no call is made for each.
@@ -236,41 +263,26 @@ class MCPL(Extension):
         if not (inference is not None and inference.chunk(session, params)) and session.sharer is not None:
             session.sharer.notify_elsewhere(params.get("requestId", ""), "inference/chunk", params, SENDER.get())
 
-    def session_closed(self, session: Session) -> None:
-        for section in self.sections:
-            section.session_closed(session)
-
-    def export_state(self, session: Session) -> Params:
+    def export_state(self, session: Session) -> Mapping[str, Any]:
         live = get_live_terms(session.terms)
         found: Params = {"policy": policy} if live is not None and (policy := live.export_state()) else {}
-        return found if self.sections.channels is None else found | self.sections.channels.export_state(session)
+        return {**found, **super().export_state(session)}
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
-        if (live := get_live_terms(session.terms)) is None:
-            return
-        live.import_state(kept.get("policy", {}))
-        if self.sections.channels is not None:
-            self.sections.channels.import_state(session, kept)
-        if self.sections.push is not None and session.ready:
-            self.sections.push.session_changed(session)  # its sources run in the process that owns it
+        if (live := get_live_terms(session.terms)) is not None:
+            live.import_state(kept.get("policy", {}))
+            super().import_state(session, kept)
 
     async def deliver_published(self, verb: str, value: Any, only: Session | None = None) -> None:
         """Another process says something to everyone, by `OtherProcesses.publish`. `only`: who has missed it."""
         if only is not None and get_live_terms(only.terms) is None:
             return
-        section = self.sections.need_push() if verb == "push" else self.sections.channels
+        section = self.push if verb == "push" else MCPL.channels.peek(self)
         if section is not None:
             await section.deliver_published(value, only)
 
-    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        found = [lifespan for section in self.sections if (lifespan := section.lifespan()) is not None]
-        return _together(found) if found else None
-
-    def around(self) -> Mapping[str, Wrapper]:
-        return {"tools/call": self.sections.state.around_call} if self.sections.state is not None else {}
-
     def list_states(self) -> list[States[Any]]:
-        return list(self.sections.state or ())
+        return list(MCPL.state.peek(self) or ())
 
     def _handle_manifest(self, call: Call, params: Params) -> Params:
         """`mcpl/manifest` (0.5 §8): what was advertised, as it is now."""
@@ -303,13 +315,13 @@ class MCPL(Extension):
         """A host has switched sets on or off: start and stop what runs for them, and tell it that its tools changed."""
         if session.closed:
             return
-        for section in self.sections:
-            section.session_changed(session)
+        for each in self.sections():
+            each.session_changed(session)
         if session.ready and any("tools" in one.uses for one in self.sets):
             session.notify("notifications/tools/list_changed", {})
 
     def stages(self) -> Stages:
-        state = self.sections.state
+        state = MCPL.state.peek(self)
         return Stages(admit=self._admit, judge=self._judge, hold=state.hold_state if state is not None else None)
 
     def _admit(self, call: Call, item: Any) -> None:
@@ -327,11 +339,11 @@ class MCPL(Extension):
         binding = binding_of(item)
         if binding is not None and binding.scope is not None:
             binding.scope.bind_tool(item)
-        if self.sections.state is not None:
-            self.sections.state.bind_item_state(item, binding)
+        if (state := MCPL.state.peek(self)) is not None:
+            state.bind_item_state(item, binding)
 
     def bind_request(self, call: Call) -> Any:
-        return self.sections.state.bind_request(call) if self.sections.state is not None else None
+        return state.bind_request(call) if (state := MCPL.state.peek(self)) is not None else None
 
     def visible(self, call: Call, item: Any) -> bool:
         binding = binding_of(item)
@@ -354,8 +366,8 @@ class MCPL(Extension):
         if feature == "model_info":
             return can_model_info(peer)
         if feature == "channels":
-            return self.sections.channels is not None and self.sections.channels.can(peer)
-        return (self.sections.need_push() if feature == "push" else self.sections.need_inference()).can(peer)
+            return (channels := MCPL.channels.peek(self)) is not None and channels.can(peer)
+        return (self.push if feature == "push" else self.inference).can(peer)
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error with its code, in a session that negotiated MCPL (never in the stateless era, A2)."""
@@ -367,27 +379,6 @@ class MCPL(Extension):
         return {"error": error_object(error.code, error.message, data)}
 
 
-@asynccontextmanager
-async def _together(lifespans: Sequence[AbstractAsyncContextManager[None]]) -> AsyncGenerator[None]:
-    async with AsyncExitStack() as stack:
-        for lifespan in lifespans:
-            await stack.enter_async_context(lifespan)
-        yield
-
-
-def _may_hear(session: Session, method: str, params: Params) -> bool:
-    """Whether a notification may be acted on. Other ones are dropped, with a line in the log."""
-    call = call_of_notification(session, method, params)
-    if call is None or method in (words := vocabulary(call)).removed:
-        return False
-    if (gate := words.find_closed_gate(method, policy(call).grants)) is None:
-        return True
-    import logging
-
-    logging.getLogger("defserve").info("%s: dropped, because %s is not granted", method, gate)
-    return False
-
-
 def _serve_inbox(feature_set: Feature, composition: Composition) -> None:
     if feature_set.inbox is not None:
         feature_set.inbox.serve(_mcp(composition), InboxBinding(feature_set))
@@ -395,58 +386,3 @@ def _serve_inbox(feature_set: Feature, composition: Composition) -> None:
 
 def _mcp(composition: Composition) -> MCP:
     return next(extension for extension in composition.extensions if isinstance(extension, MCP))
-
-
-# -- The sections of one server, each made when it is first needed, so that a server loads only what it uses.
-
-
-class Sections:
-    """A field is None until `need_…` has made its section."""
-
-    def __init__(self, server: LiveServer, storage: StateStorage) -> None:
-        self.server, self.storage = server, storage
-        self.state: StateSection | None = None
-        self.hooks: HookSection | None = None
-        self.push: PushSection | None = None
-        self.inference: InferenceSection | None = None
-        self.channels: ChannelSection | None = None
-
-    def __iter__(self) -> Iterator[Section]:
-        """Those that were made. State comes first: its stores open before anything that may use them runs."""
-        found = (self.state, self.hooks, self.push, self.inference, self.channels)
-        return (section for section in found if section is not None)
-
-    def need_state(self) -> StateSection:
-        if self.state is None:
-            from defserve.protocols.mcpl.state.section import StateSection
-
-            self.state = StateSection(self.server, self.storage)
-        return self.state
-
-    def need_hooks(self) -> HookSection:
-        if self.hooks is None:
-            from defserve.protocols.mcpl.hooks import HookSection
-
-            self.hooks = HookSection(self.server)
-        return self.hooks
-
-    def need_push(self) -> PushSection:
-        if self.push is None:
-            from defserve.protocols.mcpl.push import PushSection
-
-            self.push = PushSection(self.server)
-        return self.push
-
-    def need_inference(self) -> InferenceSection:
-        if self.inference is None:
-            from defserve.protocols.mcpl.inference import InferenceSection
-
-            self.inference = InferenceSection(self.server)
-        return self.inference
-
-    def need_channels(self) -> ChannelSection:
-        if self.channels is None:
-            from defserve.protocols.mcpl.channels.section import ChannelSection
-
-            self.channels = ChannelSection(self.server)
-        return self.channels

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from defserve.core.session import Session
     from defserve.protocols.mcpl.content import Position, Receipt
-    from defserve.protocols.mcpl.extension import Sections
+    from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.inference import Inference, InferenceStream, Messages
     from defserve.protocols.mcpl.peers import Everyone, To
     from defserve.protocols.mcpl.scopes import ToolScope
@@ -31,7 +31,7 @@ class FeatureSet(Feature):
 
     def __init__(
         self,
-        sections: Sections,
+        mcpl: MCPL,
         declare_tool: DeclareTool,
         name: str,
         description: str,
@@ -41,7 +41,7 @@ class FeatureSet(Feature):
         **options: Any,
     ) -> None:
         super().__init__(name, description, owner, **options)
-        self._sections, self._declare_tool = sections, declare_tool
+        self._mcpl, self._declare_tool = mcpl, declare_tool
         if self.tag_ontology is not None:
             _check_ontology(name, self.tag_ontology)
         if inbox:
@@ -99,14 +99,14 @@ class FeatureSet(Feature):
         from defserve.protocols.mcpl.state.states import StateOptions
 
         options = StateOptions(keep, ttl, mode, per, concurrency, store, big_integers)
-        return self._sections.need_state().declare(self, model, options)
+        return self._mcpl.state.declare(self, model, options)
 
     def on_rollback(self, function: F, /) -> F:
         """Undo the outside effects of what came after a checkpoint: `(to: Checkpoint)`. Returns the function.
 
         It runs before the state itself is rolled back. If it raises `CannotUndo("reason")`, nothing changes.
         """
-        self._sections.need_state().on_rollback(self, function)
+        self._mcpl.state.on_rollback(self, function)
         return function
 
     @overload
@@ -125,7 +125,7 @@ class FeatureSet(Feature):
         """
         from defserve.protocols.mcpl.content import Event
 
-        return await self._sections.need_push().push(self, Event(content, **about), to)
+        return await self._mcpl.push.push(self, Event(content, **about), to)
 
     # used bare: @reminders.events
     @overload
@@ -140,7 +140,7 @@ class FeatureSet(Feature):
         `per="server"` it runs once for everyone. If it fails, it is started again after a while.
         """
         self.use("pushEvents")
-        return decorator(function, lambda made: self._sections.need_push().events(self, made, per))
+        return decorator(function, lambda made: self._mcpl.push.events(self, made, per))
 
     async def infer(self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]) -> Inference:
         """Let the host's model write, without asking a person. Not inside a context hook.
@@ -149,7 +149,7 @@ class FeatureSet(Feature):
         """
         from defserve.protocols.mcpl.inference import InferenceParams
 
-        return await self._sections.need_inference().infer(self, InferenceParams(messages, **options), to)
+        return await self._mcpl.inference.infer(self, InferenceParams(messages, **options), to)
 
     def infer_stream(
         self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]
@@ -157,7 +157,7 @@ class FeatureSet(Feature):
         """Like `infer`, but read as it is written: `async for delta in stream`, then `stream.result`."""
         from defserve.protocols.mcpl.inference import InferenceParams
 
-        return self._sections.need_inference().stream(self, InferenceParams(messages, **options), to)
+        return self._mcpl.inference.stream(self, InferenceParams(messages, **options), to)
 
     # used bare: @memory.before_inference
     @overload
@@ -189,7 +189,7 @@ class FeatureSet(Feature):
         options = HookOptions(
             timeout=timeout, positions=tuple(positions) if positions is not None else None, observe=observe
         )
-        return self._sections.need_hooks().declare_before(self, function, options)
+        return self._mcpl.hooks.declare_before(self, function, options)
 
     # used bare: @memory.after_inference
     @overload
@@ -225,7 +225,7 @@ class FeatureSet(Feature):
         from defserve.protocols.mcpl.hooks import HookOptions
 
         options = HookOptions(blocking, fail_open, timeout)
-        return self._sections.need_hooks().declare_after(self, function, options, required=required)
+        return self._mcpl.hooks.declare_after(self, function, options, required=required)
 
     # used bare: @memory.inference_ended
     @overload
@@ -238,7 +238,7 @@ class FeatureSet(Feature):
 
         It works with hosts of every version. Nobody waits for it. Returns the function.
         """
-        return self._sections.need_hooks().declare_ended(self, function, timeout)
+        return self._mcpl.hooks.declare_ended(self, function, timeout)
 
 
 def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from defserve.core.call import Call
+from defserve.core.extension import Handler, Listener
 from defserve.core.json_values import as_list, is_array
 from defserve.core.messages import Params
 from defserve.core.peer import mask
@@ -21,7 +22,7 @@ from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.content import POSITIONS, FinishedTurn, InferenceEnd, Injection, Rewrite, Turn
 from defserve.protocols.mcpl.peers import CURRENT, call_of_notification, in_hook
 from defserve.protocols.mcpl.policies import get_live_terms
-from defserve.protocols.mcpl.section import LiveServer, Section, decorator
+from defserve.protocols.mcpl.section import LiveSection, LiveServer, decorator
 from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
 from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT, OBSERVE, HookFailed
 
@@ -44,7 +45,7 @@ class Observers:
     count = 0
 
 
-class HookSection(Section):
+class HookSection(LiveSection):
     """The hooks of a server, in order of declaration."""
 
     def __init__(self, server: LiveServer) -> None:
@@ -114,6 +115,12 @@ class HookSection(Section):
         before: Params = {"beforeInference": True} if self._before else {}
         blocking = any(hook.blocking for hook in self._after)
         return before | ({"afterInference": {"blocking": blocking}} if self._after or self._ended else {})
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"context/beforeInference": self.before, AFTER: self.after}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {AFTER: self.on_after_inference, LIFECYCLE: self.lifecycle}
 
     # -- before ------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from defserve.protocols.mcp.asking.client_features import Message, Sample
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.content import ModelInfo, Usage
 from defserve.protocols.mcpl.peers import is_in_hook
-from defserve.protocols.mcpl.section import Section
+from defserve.protocols.mcpl.section import LiveSection
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -33,7 +33,7 @@ MODEL_INFO = "model/info"
 STREAMING = "inferenceRequest.streaming"
 
 
-class InferenceSection(Section):
+class InferenceSection(LiveSection):
     """Asks hosts for inference. In a call of the stateless era it asks for sampling, by an input-required result."""
 
     async def infer(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> Inference:

@@ -19,19 +19,29 @@ from defserve.protocols.mcpl.policies import LiveTerms
 from defserve.protocols.mcpl.vocabulary import V04, Vocabulary
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.extension import Sections
+    from defserve.protocols.mcpl.channels.section import ChannelSection
+    from defserve.protocols.mcpl.hooks import HookSection
+    from defserve.protocols.mcpl.section import Feature
 
 
 # MCP itself advertises the tools.
 OUTSIDE = "tools"
 
 
-def build_manifest(sections: Sections, vocabulary: Vocabulary, *, as_array: bool) -> Params:
+def build_manifest(
+    declared: Iterable[Feature],
+    hooks: HookSection | None,
+    channels: ChannelSection | None,
+    vocabulary: Vocabulary,
+    *,
+    as_array: bool,
+) -> Params:
     """What a host is told. `as_array`: it wants its feature sets as an array."""
-    sets = [one for one in sections.server.sets if one.whole]
+    sets = [one for one in declared if one.whole]
     described = {one.name: wire for one in sets if (wire := one.wire(vocabulary))["uses"]}
     used = {use for one in sets for use in one.uses}
-    claims = nest_claims(vocabulary.spell_uses(used)) if vocabulary.by_grant else _build_claims_04(sections, used)
+    by_grant = vocabulary.by_grant
+    claims = nest_claims(vocabulary.spell_uses(used)) if by_grant else _build_claims_04(used, hooks, channels)
     listed = [{"name": name, **wire} for name, wire in described.items()] if as_array else described
     manifest: Params = {"version": vocabulary.version, **claims, "featureSets": listed}
     if vocabulary.manifest:
@@ -59,14 +69,14 @@ def nest_claims(paths: Iterable[str]) -> Params:
     return claims
 
 
-def _build_claims_04(sections: Sections, used: set[str]) -> Params:
+def _build_claims_04(used: set[str], hooks: HookSection | None, channels: ChannelSection | None) -> Params:
     named = V04.spell_uses(used)
     parts: dict[str, Any] = {
         "pushEvents": "pushEvents" in named,
-        "contextHooks": sections.hooks and sections.hooks.capability(),
+        "contextHooks": hooks and hooks.capability(),
         "inferenceRequest": "inferenceRequest" in named and {"streaming": True},
         "modelInfo": "modelInfo" in used,
-        "channels": sections.channels and sections.channels.capability(),
+        "channels": channels and channels.capability(),
     }
     return {name: part for name, part in parts.items() if part}
 

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from threading import Lock
@@ -37,7 +37,7 @@ from defserve.protocols.mcpl.content import (
 )
 from defserve.protocols.mcpl.peers import CURRENT, SOURCE_SESSION, can_notify_claude, is_ours, notify_claude
 from defserve.protocols.mcpl.policies import is_strangers
-from defserve.protocols.mcpl.section import LiveServer, Section
+from defserve.protocols.mcpl.section import LiveSection, LiveServer
 from defserve.protocols.mcpl.vocabulary import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class SessionPushes:
         self._accepted.store_value(key, receipt, RECEIPT_BYTES + sum(map(len, texts)))
 
 
-class PushSection(Section):
+class PushSection(LiveSection):
     """Sends events. Outcomes, by MCPL-9.3 and MCPL-6.6:
 
     - `accepted: false` is a receipt: it concerns this event only.
@@ -269,6 +269,10 @@ class PushSection(Section):
 
     def session_closed(self, session: Session) -> None:
         self.sources.follow(session)
+
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
+        if session.ready:
+            self.sources.follow(session)  # they run in the process that owns it
 
     def on_feature_set_removed(self, feature_set: Feature) -> None:
         self._follow_all()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from defserve.core.extension import Extension
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
@@ -15,7 +16,6 @@ from defserve.protocols.mcpl.vocabulary import USES, V04, V05, FeatureDisabled, 
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from contextlib import AbstractAsyncContextManager
 
     from defserve.core.call import Call
     from defserve.core.composition import Composition
@@ -64,21 +64,14 @@ class LiveServer:
                 engine.post(partial(action, session))
 
 
-class Section:
-    """One part of MCPL, made when it is first needed. Override the methods whose events matter to it."""
+class LiveSection(Extension):
+    """A section of MCPL, and the events that only MCPL has."""
 
     def __init__(self, server: LiveServer) -> None:
         self.server = server
 
-    def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        """Entered when the server starts."""
-        return None
-
     def session_changed(self, session: Session) -> None:
         """A host that speaks MCPL is ready, or its `featureSets/update` has taken effect. On the session's loop."""
-
-    def session_closed(self, session: Session) -> None:
-        """The conversation ended. Called on the session's loop."""
 
     def on_feature_set_removed(self, feature_set: Feature) -> None:
         """The author took a set back. Called in the author's thread."""

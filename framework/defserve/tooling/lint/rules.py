@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.protocols.mcp.apps import AppView
 from defserve.protocols.mcp.items import Item
@@ -26,6 +26,9 @@ from defserve.tooling.lint.definitions import (
     parameters_of,
 )
 from defserve.tooling.listing import ServerListing
+
+if TYPE_CHECKING:
+    from defserve.protocols.mcpl.extension import MCPL
 
 Level = Literal["error", "warning"]
 
@@ -204,9 +207,9 @@ def _skills(server: Server) -> Iterator[ServedSkill]:
         yield ServedSkill(skill.name, manifest.where, skill.frontmatter, own, data.keys(), left_out)
 
 
-def _live(mcpl: Any) -> dict[str, Any]:
+def _live(mcpl: MCPL) -> dict[str, Any]:
     """What a server that acts on its own has declared."""
-    hooks = mcpl.sections.hooks
+    hooks = type(mcpl).hooks.peek(mcpl)
     return {
         "feature_sets": tuple(FeatureSetUse(one.name, one.declares, tuple(find_denied(one.uses))) for one in mcpl.sets),
         "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),

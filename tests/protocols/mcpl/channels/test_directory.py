@@ -290,7 +290,7 @@ WORDS = st.sampled_from(["add", "remove", "rename", "open", "close", "reopen", "
 def test_what_a_host_was_told_is_what_there_is(steps: list[tuple[str, int]], version: str):
     async def act(word: str, number: int, discord: Discord, mirror: Mirror) -> None:
         host, id = mirror.host, f"discord:#{number}"
-        label, shared = len(host.heard), discord.server.mcpl.sections.need_channels().directory.shared
+        label, shared = len(host.heard), discord.server.mcpl.channels.directory.shared
         if word == "add" and id not in shared:
             discord.chat.add(Channel(id, str(label)))
         elif word == "remove" and id in shared:

@@ -219,7 +219,7 @@ async def test_broken_and_unobserved_notifications_are_ignored():
 @pytest.mark.req("MCPL-14.5")
 async def test_the_thinking_channel_can_be_watched_and_nothing_else():
     watcher = Watcher("thinking", "channels.thinking")
-    thoughts = watcher.server.mcpl.sections.need_channels().directory.types.get("thinking")
+    thoughts = watcher.server.mcpl.channels.directory.types.get("thinking")
     assert thoughts is not None
     with pytest.raises(UsageError, match="can only be observed"):
         thoughts.publish(join_x)

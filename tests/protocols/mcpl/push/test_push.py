@@ -83,8 +83,8 @@ def server() -> Server:
 @pytest.fixture
 def reminders(server: Server) -> Any:
     made = server.feature_set(SET, "Surface reminders")
-    server.mcpl.sections.need_push().delays = (0.0, 0.0)
-    server.mcpl.sections.need_push().sources.restarts = (0.0,)
+    server.mcpl.push.delays = (0.0, 0.0)
+    server.mcpl.push.sources.restarts = (0.0,)
     return made
 
 
@@ -225,7 +225,7 @@ async def test_a_passing_failure_is_tried_again_under_the_same_id(server: Server
 async def test_silence_is_tried_again_under_the_same_id(reminders: Any):
     server = Server("memory", "1", limits=Limits(callback=0.2))
     made = server.feature_set(SET, "Surface reminders")
-    server.mcpl.sections.need_push().delays = (0.0,)
+    server.mcpl.push.delays = (0.0,)
     async with hosting(server, answers={"push/event": in_turn(SILENCE, {"accepted": True})}) as host:
         assert (await made.push("Call Alice", id="evt_1")).accepted
         assert [event["eventId"] for event in events(host)] == ["evt_1", "evt_1"]
@@ -252,7 +252,7 @@ async def test_a_host_that_leaves_ends_the_wait(server: Server, reminders: Any):
 
 
 async def test_a_host_that_calls_a_repetition_a_duplicate_has_accepted_it(server: Server, reminders: Any):
-    server.mcpl.sections.need_push().delays = (0.0,)
+    server.mcpl.push.delays = (0.0,)
     answers = iter(
         [HostError(-32603), {"accepted": False, "reason": "duplicate"}, {"accepted": False, "reason": "duplicate"}]
     )
@@ -562,7 +562,7 @@ def test_a_function_that_is_not_a_source_is_refused(reminders: Any):
 
 @pytest.mark.req("MCPL-6.7u")
 async def test_a_retry_stops_when_the_set_is_disabled_meanwhile(server: Server, reminders: Any):
-    server.mcpl.sections.need_push().delays = (0.3,) * 3
+    server.mcpl.push.delays = (0.3,) * 3
     async with hosting(server, answers={"push/event": HostError(-32603)}) as host:
         pushing = asyncio.create_task(reminders.push("Call Alice"))
         await host.until_asked("push/event")

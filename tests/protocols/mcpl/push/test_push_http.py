@@ -206,7 +206,7 @@ async def test_an_event_that_was_lost_on_its_way_is_sent_again():
     """A client that does not say what it saw last is not given it again by the transport."""
     server = Server("clock", "1", limits=Limits(callback=0.05))
     clock = server.feature_set(SET, "Tick")
-    server.mcpl.sections.need_push().delays = (0.0,) * 5
+    server.mcpl.push.delays = (0.0,) * 5
     async with living(server.asgi()) as app:
         host = await web_host(app)
         await host.listen()

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from defserve.core.call import Call
+from defserve.core.extension import Handler, Listener
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.peer import mask
@@ -47,14 +48,14 @@ from defserve.protocols.mcpl.channels.messages import (
 )
 from defserve.protocols.mcpl.peers import call_of_notification
 from defserve.protocols.mcpl.policies import policy, vocabulary
-from defserve.protocols.mcpl.section import LiveServer, Section
+from defserve.protocols.mcpl.section import LiveSection, LiveServer
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.section import Feature
 
 
-class ChannelSection(Section):
+class ChannelSection(LiveSection):
     """The channels of a server."""
 
     def __init__(self, server: LiveServer) -> None:
@@ -89,6 +90,24 @@ class ChannelSection(Section):
         }
 
     # -- sessions and sets -------------------------------------------------------------------------------
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "channels/list": self.list_channels,
+            "channels/open": self.open,
+            "channels/close": self.close,
+            "channels/publish": self.publish,
+            "channels/acknowledge": self.acknowledge,
+        }
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {
+            "channels/publish": self.on_publish_notification,
+            "channels/typing": self.typing,
+            "notifications/typing": self.typing,
+            "channels/outgoing/chunk": self.outgoing_chunk,
+            "channels/outgoing/complete": self.outgoing,
+        }
 
     def session_changed(self, session: Session) -> None:
         self.directory.follow(session)

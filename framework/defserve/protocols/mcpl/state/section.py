@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from defserve.auth.authority import REMEDY, is_stranger
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
-from defserve.core.extension import Next
+from defserve.core.extension import Handler, Next, Wrapper
 from defserve.core.messages import Params
 from defserve.core.peer import mask
 from defserve.core.session import Session
@@ -19,7 +19,7 @@ from defserve.errors import InvalidParams, Refused, ToolError, UsageError
 from defserve.protocols.mcp.errors import read_text
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.peers import CURRENT
-from defserve.protocols.mcpl.section import LiveServer, Section
+from defserve.protocols.mcpl.section import LiveSection, LiveServer
 from defserve.protocols.mcpl.state.binding import WorkingState, states_in
 from defserve.protocols.mcpl.state.ownership import (
     CHECKPOINT,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 FACET: Final = "mcpl.state"
 
 
-class StateSection(Section):
+class StateSection(LiveSection):
     """The states of a server, by the names of their sets."""
 
     def __init__(self, server: LiveServer, storage: StateStorage) -> None:
@@ -122,6 +122,12 @@ class StateSection(Section):
 
     # -- the plug ----------------------------------------------------------------------------------------
 
+    def methods(self) -> Mapping[str, Handler]:
+        return {"state/rollback": self.rollback}
+
+    def around(self) -> Mapping[str, Wrapper]:
+        return {"tools/call": self._around_call}
+
     def hold_state(self, call: Call, item: Any, arguments: dict[str, Any]) -> StateHold | None:
         states: States[Any] | None = item.facets.get(FACET)
         return StateHold(states, call) if states is not None else None
@@ -131,7 +137,7 @@ class StateSection(Section):
         said = state_fields(call)
         return {name: said[name] for name in ("checkpoint", "state") if name in said} or None
 
-    async def around_call(self, call: Call, params: Params, following: Next) -> Any:
+    async def _around_call(self, call: Call, params: Params, following: Next) -> Any:
         """Add the checkpoint that a call has made to its result, for hosts that negotiated MCPL."""
         result = await following(call, params)
         new = call.peek(NewCheckpoint)
