@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import Extension, Handler, Listener, Offer
+from defserve.core.extension import Handler, Listener, Offer, SectionedExtension
 from defserve.core.messages import Notification, Params, Request
-from defserve.core.session import Session
 from defserve.errors import UsageError
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
@@ -25,20 +24,22 @@ from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
 """Facets of items whose extension, of the same name, is part of a server only if an item had it before serving."""
 
+ITEM_LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
+
 BeforeList = Callable[[Call], Awaitable[None]]
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.skills import Skills
 
 
-class MCP(Extension):
+class MCP(SectionedExtension):
     """The base protocol, in every version from 2024-11-05 to 2026-07-28."""
 
     name = "mcp"
     # A cancellation has to find its request even without a handshake.
     # A bare `server/discover` is a probe: "method not found" is the answer that sends clients to `initialize`.
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
-    listing = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list", "skills/list"})
+    listing = ITEM_LISTS | {"skills/list"}
 
     def __init__(self, identity: Identity, secret: ServerSecret) -> None:
         self.lifecycle, self.secret = McpLifecycle(identity, secret), secret
@@ -47,6 +48,16 @@ class MCP(Extension):
         self.subscriptions = Subscriptions(self.resources.readable)
         self.subscriptions.forward(self.resources.cache.drop_contents)
         self.validation = Validation(self.tools.registry)
+        self.permanent = (
+            self.lifecycle,
+            self.tools,
+            self.validation,
+            self.resources,
+            self.subscriptions,
+            self.prompts,
+            self.completions,
+            reporting.Reporting(),
+        )
         self._before_list: BeforeList | None = None
         self.skills: Skills | None = None
         self._skill_followers: list[Callable[[Skills], object]] = []
@@ -67,18 +78,9 @@ class MCP(Extension):
         self._before_list = before
         self.subscriptions.source = source
         self.tools.late = self.prompts.late = self.resources.late = self.subscriptions.late = late
-        for listing in (self.tools.listing, self.prompts.listing, *self.resources.listings):
-            listing.meta = meta
-
-    def _list(self, page: Handler) -> Handler:
-        if (before := self._before_list) is None:
-            return page
-
-        async def list_after(call: Call, params: Params) -> Any:
-            await before(call)
-            return page(call, params)
-
-        return list_after
+        resources = self.resources
+        for each in (self.tools.tool_list, self.prompts.prompt_list, resources.concrete_list, resources.template_list):
+            each.meta = meta
 
     def items(self) -> Iterator[Item[Any]]:
         """Everything that is offered, of every kind."""
@@ -94,7 +96,7 @@ class MCP(Extension):
             skills = Skills(self.resources)
             for follow in self._skill_followers:
                 follow(skills)
-            self.skills = skills
+            self.skills, self.permanent = skills, (*self.permanent, skills)
         return self.skills
 
     def follow_skills(self, follow: Callable[[Skills], object]) -> None:
@@ -145,56 +147,26 @@ class MCP(Extension):
         if "completions" in dialect.has and self.completions.offered:
             capabilities["completions"] = {}
         if self.skills is not None:
-            capabilities["extensions"] = self.skills.capabilities()
+            capabilities |= self.skills.capabilities(offer)
         return capabilities
 
     def methods(self) -> Mapping[str, Handler]:
-        subscriptions = self.subscriptions
-        elsewhere = subscriptions.source is not None
-        return {
-            "initialize": self.lifecycle.initialize,
-            "ping": self.lifecycle.ping,
-            "server/discover": self.lifecycle.discover,
-            "tools/list": self._list(self.tools.list),
-            "tools/call": self.tools.call,
-            "tools/validate": self.validation.validate,
-            "resources/list": self._list(self.resources.list),
-            "resources/templates/list": self._list(self.resources.list_templates),
-            "resources/read": self.resources.read_resource,
-            "resources/subscribe": subscriptions.subscribe_elsewhere if elsewhere else subscriptions.subscribe,
-            "resources/unsubscribe": subscriptions.unsubscribe_elsewhere if elsewhere else subscriptions.unsubscribe,
-            "prompts/list": self._list(self.prompts.list),
-            "prompts/get": self.prompts.get,
-            "completion/complete": self.completions.complete,
-            "logging/setLevel": reporting.set_level,
-            **(self.skills.methods() if self.skills is not None else {}),
-            "subscriptions/listen": subscriptions.listen,
-        }
+        methods, before = super().methods(), self._before_list
+        if before is None:
+            return methods
+        return {**methods, **{name: _run_after(before, methods[name]) for name in ITEM_LISTS}}
 
     def notifications(self) -> Mapping[str, Listener]:
-        return {
-            "notifications/initialized": self.lifecycle.on_initialized,
-            "notifications/cancelled": reporting.on_cancelled,
-            "notifications/progress": _ignore_notification,
-            "notifications/roots/list_changed": _ignore_notification,
-        }
+        ignored = ("notifications/progress", "notifications/roots/list_changed")
+        return {**super().notifications(), **dict.fromkeys(ignored, _ignore_notification)}
 
-    def credential_ended(self, session: Session, credential: str) -> None:
-        self.subscriptions.credential_ended(session, credential)
 
-    def session_closed(self, session: Session) -> None:
-        self.subscriptions.session_closed(session)
+def _run_after(before: BeforeList, page: Handler) -> Handler:
+    async def list_after(call: Call, params: Params) -> Any:
+        await before(call)
+        return page(call, params)
 
-    def export_state(self, session: Session) -> Params:
-        level = session.peek(reporting.LogLevel)
-        named = {"level": level.level} if level is not None else {}
-        return named | {f"uri {uri}": callers for uri, callers in self.subscriptions.export_state(session).items()}
-
-    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
-        if "level" in kept:
-            session.local(reporting.LogLevel).level = kept["level"]
-        uris = {name.removeprefix("uri "): callers for name, callers in kept.items() if name.startswith("uri ")}
-        self.subscriptions.import_state(session, uris)
+    return list_after
 
 
 def _ignore_notification(session: Any, params: Any) -> None:

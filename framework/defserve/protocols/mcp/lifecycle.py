@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.base.frozen import Frozen
 from defserve.core.call import Call
-from defserve.core.extension import Offer
+from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.core.json_values import is_object
 from defserve.core.messages import Encoded, Id, Notification, Params, Request, encode_early
 from defserve.core.peer import Profile
@@ -70,7 +70,7 @@ class Dialect(Profile):
         return None if self.stateless else ("notifications/cancelled", {"requestId": id, "reason": "no longer needed"})
 
 
-class McpLifecycle:
+class McpLifecycle(Extension):
     """Opens sessions and reads the offer of requests that need none."""
 
     def __init__(self, identity: Identity, secret: ServerSecret) -> None:
@@ -78,6 +78,12 @@ class McpLifecycle:
         self.dialects = {version.name: Dialect(version, identity, secret) for version in TABLE}
         self._last_offer: Offer | None = None
         self.more_instructions: Callable[[Call], Iterable[str]] | None = None
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"initialize": self.initialize, "ping": self.ping, "server/discover": self.discover}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {"notifications/initialized": self.on_initialized}
 
     # -- handshake era -----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Also completion (server utilities: completion/complete): suggestions for one arg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from defserve.binding.arguments import Arguments
 from defserve.binding.content import Part
 from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_mapping
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
@@ -112,16 +113,16 @@ class Prompt(Item[PromptOptions]):
         return {"description": self.description, **result} if self.description else result
 
 
-class Prompts:
+class Prompts(Extension):
     """The prompts of a server: `prompts/list` and `prompts/get`."""
 
     def __init__(self) -> None:
         self.registry: Registry[Prompt] = Registry("prompt")
         self.late: Late | None = None
-        self.listing = Listing("prompts", self.registry)
+        self.prompt_list = Listing("prompts", self.registry)
 
-    def list(self, call: Call, params: Params) -> Any:
-        return self.listing.page(call, params)
+    def methods(self) -> Mapping[str, Handler]:
+        return {"prompts/list": self.prompt_list.page, "prompts/get": self.get}
 
     async def get(self, call: Call, params: Params) -> Params:
         name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
@@ -203,12 +204,15 @@ class CompletesItself(Protocol):
         ...
 
 
-class Completions:
+class Completions(Extension):
     """Suggestions by (prompt name or template, argument); literal and enum arguments complete themselves."""
 
     def __init__(self, prompts: Prompts, resources: Resources) -> None:
         self._prompts, self._resources = prompts, resources
         self.registry: Registry[Completion] = Registry("completion")
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"completion/complete": self.complete}
 
     def add(self, target: str, argument: str, completion: Completion) -> None:
         self.registry.add(f"{target} {argument}", completion, where=completion.function.signature.where)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
 from defserve.core.call import Call, InnerCall
+from defserve.core.extension import Extension, Handler, Listener
 from defserve.core.json_values import is_mapping
 from defserve.core.messages import Params, is_id
 from defserve.core.peer import SENDER
@@ -30,6 +31,24 @@ class LogLevel:
 
     def __init__(self) -> None:
         self.level = DEFAULT_LEVEL
+
+
+class Reporting(Extension):
+    """What clients say about logs, and about calls that they no longer need."""
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"logging/setLevel": set_level}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {"notifications/cancelled": on_cancelled}
+
+    def export_state(self, session: Session) -> Params:
+        level = session.peek(LogLevel)
+        return {"level": level.level} if level is not None else {}
+
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
+        if "level" in kept:
+            session.local(LogLevel).level = kept["level"]
 
 
 class Reported:

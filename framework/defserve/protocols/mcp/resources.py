@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from defserve.binding.content import Part, Text
 from defserve.binding.results import find_answer_annotation, plain_any
 from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array
 from defserve.core.messages import Params, encode
 from defserve.core.registry import Registry
@@ -153,7 +154,7 @@ class Resource(Item[ResourceOptions]):
         return contents(uri, value, self.options.mime_type, dialect)
 
 
-class Resources:
+class Resources(Extension):
     """The resources of a server. Concrete ones are matched before templates, templates in order."""
 
     def __init__(self) -> None:
@@ -163,13 +164,15 @@ class Resources:
         """Finds a resource that is in no list."""
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self._concrete_listing = Listing("resources", self.concrete, Resource.is_listed)
-        self._template_listing = Listing("resourceTemplates", self.templates, Resource.is_listed)
+        self.concrete_list = Listing("resources", self.concrete, Resource.is_listed)
+        self.template_list = Listing("resourceTemplates", self.templates, Resource.is_listed)
 
-    @property
-    def listings(self) -> tuple[Listing[Resource], Listing[Resource]]:
-        """Of concrete resources and of templates."""
-        return self._concrete_listing, self._template_listing
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "resources/list": self.concrete_list.page,
+            "resources/templates/list": self.template_list.page,
+            "resources/read": self.read_resource,
+        }
 
     def add(self, resource: Resource, *, replace: bool = False) -> None:
         registry = self.templates if resource.template else self.concrete
@@ -179,12 +182,6 @@ class Resources:
     def remove(self, uri: str) -> Resource:
         self.cache.drop_contents()
         return (self.templates if "{" in uri else self.concrete).remove(uri)
-
-    def list(self, call: Call, params: Params) -> Any:
-        return self._concrete_listing.page(call, params)
-
-    def list_templates(self, call: Call, params: Params) -> Any:
-        return self._template_listing.page(call, params)
 
     async def read_resource(self, call: Call, params: Params) -> Params:
         uri = read_text(params, "uri")

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from defserve.core.call import Call
-from defserve.core.extension import Handler
+from defserve.core.extension import Extension, Handler, Offer
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, UsageError
@@ -103,7 +103,7 @@ class SkillSource(Protocol):
         ...
 
 
-class Skills:
+class Skills(Extension):
     """The skills of a server."""
 
     def __init__(self, served: Resources) -> None:
@@ -147,8 +147,8 @@ class Skills:
 
     # -- on the wire -------------------------------------------------------------------------------------
 
-    def capabilities(self) -> Params:
-        return {EXTENSION: {"directoryRead": True}}
+    def capabilities(self, offer: Offer) -> Params:
+        return {"extensions": {EXTENSION: {"directoryRead": True}}}
 
     def methods(self) -> Mapping[str, Handler]:
         if self.elsewhere is not None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array
 from defserve.core.messages import Params
 from defserve.core.peer import may_act_for
@@ -47,6 +48,10 @@ MAX_URI_BYTES = 256 * 1024
 Tell = Callable[[str, Params], None]
 
 
+URI = "uri "
+"""How what is kept of a session is named."""
+
+
 class Followed(NamedTuple):
     """What a listener is granted of a further member of its filter. `begin` is called after the acknowledgement."""
 
@@ -82,7 +87,7 @@ class UpdateSource(Protocol):
         ...
 
 
-class Subscriptions:
+class Subscriptions(Extension):
     """Tells sessions and open listen requests what changed; several changes at once are told once."""
 
     def __init__(self, readable: Callable[[Call, str], bool]) -> None:
@@ -114,6 +119,14 @@ class Subscriptions:
         self._follows[member] = follow
 
     # -- what clients ask for ----------------------------------------------------------------------------
+
+    def methods(self) -> Mapping[str, Handler]:
+        is_mixed = self.source is not None
+        return {
+            "resources/subscribe": self.subscribe_elsewhere if is_mixed else self.subscribe,
+            "resources/unsubscribe": self.unsubscribe_elsewhere if is_mixed else self.unsubscribe,
+            "subscriptions/listen": self.listen,
+        }
 
     def subscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
@@ -222,19 +235,21 @@ class Subscriptions:
         subscribed = session.peek(SubscribedUris)
         uris = subscribed.uris if subscribed is not None else {}
         return {
-            uri: {name: _encode_caller(caller) for name, caller in callers.items()} for uri, callers in uris.items()
+            f"{URI}{uri}": {name: _encode_caller(caller) for name, caller in callers.items()}
+            for uri, callers in uris.items()
         }
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has `kept`."""
         from defserve.auth.principals import decode_principal
 
-        if kept or session.peek(SubscribedUris) is not None:
+        mine = {name.removeprefix(URI): callers for name, callers in kept.items() if name.startswith(URI)}
+        if mine or session.peek(SubscribedUris) is not None:
             session.local(SubscribedUris).uris = {
                 uri: {
                     name: decode_principal(caller) if caller is not None else None for name, caller in callers.items()
                 }
-                for uri, callers in kept.items()
+                for uri, callers in mine.items()
             }
             self._subscribers.note(session)
 

@@ -22,7 +22,7 @@ from defserve.binding.results import (
     pack_any,
 )
 from defserve.core.call import Call, InnerCall
-from defserve.core.extension import Pipeline, surround
+from defserve.core.extension import Extension, Handler, Pipeline, surround
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
@@ -202,15 +202,18 @@ class Tool(Item[ToolOptions]):
         return found
 
 
-class Tools:
+class Tools(Extension):
     """The tools of a server: `tools/list` and `tools/call`."""
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
         self.late: Late | None = None
-        self.listing = Listing("tools", self.registry)
+        self.tool_list = Listing("tools", self.registry)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"tools/list": self.tool_list.page, "tools/call": self.call}
 
     def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
         """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
@@ -224,9 +227,6 @@ class Tools:
         """What a caller's token must hold to use a tool."""
         tool = self.registry.get(name)
         return tool.options.scopes if tool is not None else ()
-
-    def list(self, call: Call, params: Params) -> Any:
-        return self.listing.page(call, params)
 
     async def call(self, call: Call, params: Params) -> Params:
         """Audit around: admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
@@ -342,11 +342,14 @@ def content_so_far(call: Call) -> list[Params]:
 # -- `tools/validate`: whether a tool would accept these arguments, without running it.
 
 
-class Validation:
+class Validation(Extension):
     """For callers who may call the tool. It hides and refuses the same tools as `tools/call`."""
 
     def __init__(self, tools: Registry[Tool]) -> None:
         self._tools = tools
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"tools/validate": self.validate}
 
     async def validate(self, call: Call, params: Params) -> Params:
         """`valid`, and if it is false the `problems` that a call would report, each a `field` and a `reason`."""
