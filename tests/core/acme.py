@@ -13,9 +13,23 @@ from typing import Any
 from defserve import Extension, Refused, ToolError
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import CarriedMessage, Carrier, Handler, Listener, Next, Offer, Provider, Stages, Wrapper
+from defserve.core.extension import (
+    CarriedMessage,
+    Carrier,
+    Handler,
+    Listener,
+    Next,
+    Offer,
+    Provider,
+    Section,
+    SectionedExtension,
+    Stages,
+    Wrapper,
+    section,
+)
 from defserve.core.service import Phase
 from defserve.core.session import Session
+from defserve.errors import MethodNotFound
 
 EXTENSION = "dev.acme/acme"
 
@@ -178,6 +192,96 @@ class Acme(Extension):
 
     def session_closed(self, session: Session) -> None:
         self.closed.append(session)
+
+
+class Locker(Extension):
+    """What peers leave in their lockers. `where` says of which server."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.left = where, dict[Session, str]()
+        self.journal: list[str] = []
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"acme/locker/fill": self.fill, "acme/locker/look": self.look}
+
+    def fill(self, call: Call, params: Any) -> dict[str, Any]:
+        self.left[call.session] = params["thing"]
+        return {"filled": self.where}
+
+    def look(self, call: Call, params: Any) -> dict[str, Any]:
+        return {"thing": self.left.get(call.session)}
+
+    def notifications(self) -> Mapping[str, Listener]:
+        return {"notifications/acme/locker/shake": self.shake}
+
+    def shake(self, session: Session, params: Any) -> None:
+        self.journal.append(f"shake {self.left.get(session)}")
+
+    def phase_changed(self, composition: Composition, previous: Phase) -> None:
+        self.journal.append(composition.service.phase)
+
+    def session_closed(self, session: Session) -> None:
+        self.journal.append(f"closed {self.left.pop(session, None)}")
+
+    def credential_ended(self, session: Session, credential: str) -> None:
+        self.journal.append(f"ended {credential}")
+
+    def export_state(self, session: Session) -> Mapping[str, Any]:
+        return {"locker:thing": self.left[session]} if session in self.left else {}
+
+    def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
+        if "locker:thing" in kept:
+            self.left[session] = kept["locker:thing"]
+
+
+class Depot(SectionedExtension):
+    """Acme's other extension, put together from sections. Peers of level 1 and above have lockers."""
+
+    name = "acme.depot"
+
+    def __init__(self) -> None:
+        self.counter = Counter()
+        self.permanent = (self.counter,)
+
+    def negotiate(self, offer: Offer) -> AcmeState | None:
+        offered = _offered(offer)
+        return None if offered is None else AcmeState(offered.get("level", 0))
+
+    @section(
+        methods=("acme/locker/fill",),
+        at_once=("acme/locker/look",),
+        notifications=("notifications/acme/locker/shake",),
+        keeps=("locker:",),
+        agreed_as="lockers",
+    )
+    def locker(self) -> Locker:
+        return Locker("depot")
+
+    @section(methods=("acme/vault/open",), agreed_as="vault")
+    def vault(self) -> Extension | None:
+        return None
+
+    def check_method(self, section: Section[Any], call: Call) -> None:
+        state: AcmeState = call.terms.states[self.name]
+        if section.agreed_as != "lockers" or state.level < 1:
+            raise MethodNotFound(f"Method not found: {call.method}")
+
+    def hears(self, section: Section[Any], session: Session, method: str, params: Any) -> bool:
+        return params.get("how") != "softly"
+
+
+class Counter(Extension):
+    """A section that is always there."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {"acme/count": self.count_call}
+
+    def count_call(self, call: Call, params: Any) -> dict[str, Any]:
+        self.count += 1
+        return {"count": self.count}
 
 
 class Post(Extension):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from defserve import Extension, Limits, Server, UsageError
+from defserve import AccessPolicy, Extension, Limits, Server, UsageError
+from defserve.core.extension import Section
+from defserve.protocols.mgp.server_discovery import DiscoverySection
 from defserve.serve.connection import Connection
 from defserve.serve.lifespans import MemoryTransport, enter_lifespans, serving
-from tests.core.acme import EXTENSION, Acme, Badge, Post, PostOffice, handshake_offer, stateless_offer
+from tests.core.acme import EXTENSION, Acme, Badge, Depot, Locker, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
 from tests.rows import for_each_row
 
@@ -479,6 +481,72 @@ async def test_the_extension_learns_that_a_session_is_over():
         (session,) = server.composition.sessions
         assert acme.closed == []
     assert acme.closed == [session]
+
+
+# -- sections
+
+
+@eras
+async def test_a_section_is_made_by_the_first_message_that_may_use_it(version: str):
+    depot = Depot()
+    server = Server("s", "1", extensions=[depot])
+    assert {"acme/locker/fill", "acme/locker/look", "acme/vault/open", "acme/count"} <= server.composition.known_methods
+    async with Two(server, version, offer(version, 0), offer(version, 1)) as (low, high):
+        assert (await low.ask("acme/count"))["result"]["count"] == 1
+        for method in ("acme/locker/fill", "acme/locker/look"):
+            reply = await low.ask(method, {"thing": "hat"})
+            assert (reply["error"]["code"], reply["error"]["message"]) == (-32601, f"Method not found: {method}")
+        assert (await high.ask("acme/vault/open"))["error"]["code"] == -32601
+        assert depot.sections() == [depot.counter]
+        assert (await high.ask("acme/locker/fill", {"thing": "hat"}))["result"]["filled"] == "depot"
+        assert depot.sections() == [depot.counter, Depot.locker.peek(depot)]
+    async with raw(server, version) as plain:
+        assert (await plain.ask("acme/locker/look"))["error"]["code"] == -32601
+
+
+async def test_a_section_hears_of_its_session_and_of_the_server():
+    depot = Depot()
+    server = Server("s", "1", extensions=[depot])
+    async with raw(server, "2025-11-25", offer("2025-11-25", 1)) as peer:
+        (session,) = server.composition.sessions
+        session.end_credential("unheard: there is no section yet")
+        assert Depot.locker.peek(depot) is None
+        await peer.ask("acme/locker/fill", {"thing": "hat"})
+        await peer.tell("notifications/acme/locker/shake", {"how": "softly"})
+        await peer.tell("notifications/acme/locker/shake")
+        assert (await peer.ask("acme/locker/look"))["result"] == {"thing": "hat"}
+        session.end_credential("key")
+    assert depot.locker.journal == ["shake hat", "ended key", "draining", "stopped", "closed hat"]
+
+
+async def test_what_a_section_keeps_is_taken_up_where_there_was_no_section_yet():
+    one, other = Depot(), Depot()
+    async with raw(Server("s", "1", extensions=[one]), "2025-11-25", offer("2025-11-25", 1)) as peer:
+        await peer.ask("acme/locker/fill", {"thing": "hat"})
+        (session,) = one.locker.left
+        kept = one.export_state(session)
+        assert kept == {"locker:thing": "hat"}
+        other.import_state(session, {"unknown": 1})
+        assert Depot.locker.peek(other) is None
+        other.import_state(session, kept)
+        assert other.export_state(session) == kept
+
+
+async def test_somebody_elses_section_takes_the_place_of_one():
+    depot = Depot()
+    depot.locker = Locker("cellar")
+    async with raw(Server("s", "1", extensions=[depot]), "2025-11-25", offer("2025-11-25", 1)) as peer:
+        assert (await peer.ask("acme/locker/fill", {"thing": "hat"}))["result"] == {"filled": "cellar"}
+
+
+def test_every_section_serves_what_is_declared_of_it():
+    server = Server("s", "1", access=AccessPolicy("opt-out"), search="always")
+    server.mgp.discovery = DiscoverySection(cast("Any", None))
+    for extension in (server.mgp, server.mcpl, Depot()):
+        for each in vars(type(extension)).values():
+            if isinstance(each, Section) and (made := each.of(extension)) is not None:
+                declared = [*each.methods, *each.at_once], [*each.notifications]
+                assert tuple(map(sorted, declared)) == (sorted(made.methods()), sorted(made.notifications()))
 
 
 # -- clashes
