@@ -204,7 +204,7 @@ class Mounts(Extension):
                 yield f"## {backend.id}\n\n{QUOTE_MARK}{text}"
 
     async def watch(self, call: Call, uris: Collection[str]) -> None:
-        """See `mcp.resources.subscriptions.UpdateSource`."""
+        """The caller wants to hear of changes of these resources."""
         owners = self._owners(call, uris)
         watching = [asyncio.ensure_future(one.watch_resources(call, own)) for one, own in owners.items()]
         try:
@@ -219,7 +219,7 @@ class Mounts(Extension):
             raise
 
     async def unwatch(self, call: Call, uris: Collection[str]) -> None:
-        """See `mcp.resources.subscriptions.UpdateSource`."""
+        """It no longer wants to."""
         await asyncio.gather(*(one.unwatch_resources(call, own) for one, own in self._owners(call, uris).items()))
 
     async def ask_task(self, call: Call, where: Params, method: str, params: Params) -> Params:
@@ -282,7 +282,7 @@ LIST_SECONDS: Final = 2.0
 
 
 class RemoteSkills:
-    """See `mcp.skills.skills.SkillSource`."""
+    """The skills of servers elsewhere. `get` and `read_directory` give None for what is none of theirs."""
 
     def __init__(self, backends: Mounts, registry: Registry[ListedSkill]) -> None:
         self._backends, self._registry = backends, registry

@@ -14,7 +14,6 @@ from defserve.server.options import refuse_unknown
 if TYPE_CHECKING:
     from defserve.server.server import Server
 
-
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 

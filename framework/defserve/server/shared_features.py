@@ -34,9 +34,10 @@ MAX_DROPPED_ENTRIES: Final = 1000
 
 
 class SharedEntries:
-    """The decisions of a policy that were made while it was served.
+    """The decisions of a policy that were made while it was served. Each change, by whomever, reloads the policy.
 
-    An entry that was removed is kept as None if it would come back otherwise.
+    When `store_entry` or `remove` returns in a thread, the change is safe. An entry that was removed is kept as None if
+    it would come back otherwise.
     """
 
     def __init__(self, link: SharedLink, policy: AccessPolicy, subscriptions: Subscriptions) -> None:
@@ -49,10 +50,12 @@ class SharedEntries:
         policy.share(self)
 
     def check(self) -> None:
+        """Raises Refused until it is known what the others have decided."""
         if not self._table.is_loaded:
             raise StoreUnavailable("The store cannot be reached: who may use what is not known yet")
 
     def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
+        """Each agent and tool (None: the server) that was decided about, and the entry. None: it was removed."""
         for name, value in self._table.values.items():
             agent, tool = json.loads(name)
             yield agent, tool, _entry(json.loads(value))
@@ -169,7 +172,7 @@ class SharedHosts:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
 
     async def once(self, session: Session, key: str, work: Work) -> str:
-        """What came of `work`, which one process does for this session and key.
+        """What came of `work`, which one process does for this session and key. The bool that it gives: keep it.
 
         Raises TimedOut if another one does it, and its host has not answered in the time that a host has.
         """
@@ -179,7 +182,7 @@ class SharedHosts:
         return await self._once.run(f"{session.sharer.id}\n{key}", limits.idle, work, limits.callback)
 
     def publish(self, verb: str, value: Any) -> None:
-        """Have the other processes do this for the sessions that they own."""
+        """Have the others do this for the sessions that they own. `MCPL.deliver_published` gets it there."""
         written = json.dumps(value)
         if len(written) > MAX_HOST_BYTES:
             logging.getLogger("defserve").warning("%s: too long to be told to other processes", verb)

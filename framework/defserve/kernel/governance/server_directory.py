@@ -49,7 +49,10 @@ REGISTERED, DEREGISTERED = "dev.defserve.server_registered", "dev.defserve.serve
 
 
 class KernelDirectory:
-    """Operators know all servers. Others know those of which they see a tool."""
+    """The servers behind a kernel. Operators know all of them, others those of which they see a tool.
+
+    It decides what a caller may know and do, and raises Refused.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -58,6 +61,7 @@ class KernelDirectory:
     # -- list ----------------------------------------------------------------------------------------------
 
     def servers(self, call: Call) -> Sequence[KnownServer]:
+        """Those that the caller may know of, with the tools that it may see."""
         visible, asker = call.session.composition.visible, as_search(call)
         tools: dict[str, list[str]] = {}
         for tool in self._kernel.server.mcp.tools.registry:
@@ -72,9 +76,11 @@ class KernelDirectory:
     # -- register ------------------------------------------------------------------------------------------
 
     def check(self, call: Call) -> None:
+        """Raises Refused unless the caller may add and remove servers. Params are read after that."""
         check_operator(call, self._kernel.config.settings.admins)
 
     async def register(self, call: Call, wanted: Registration) -> tuple[str, str]:
+        """Add a server and begin to start it. Returns its status, and what there is to say about it."""
         settings = self._kernel.config.settings
         caller = check_operator(call, settings.admins)
         if not settings.register.enabled:
@@ -111,6 +117,7 @@ class KernelDirectory:
     # -- deregister ----------------------------------------------------------------------------------------
 
     async def deregister(self, call: Call, id: str, reason: str) -> None:
+        """End a server that was registered, and forget it."""
         check_operator(call, self._kernel.config.settings.admins)
         member = self._kernel.members.get(id)
         if member is None:

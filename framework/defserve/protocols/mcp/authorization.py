@@ -6,8 +6,8 @@ of this.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from defserve.auth.auth_options import Auth
 from defserve.auth.authority import is_local, stranger_at
@@ -23,6 +23,9 @@ from defserve.core.messages import Params
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded, Refused
 
+if TYPE_CHECKING:
+    from defserve.stores.shared.shared_tables import SharedRates
+
 DEFAULT = Rate()
 
 
@@ -30,17 +33,6 @@ class NotPermitted(Refused):
     """The caller is known and may not do this."""
 
     error_type = "permission_denied"
-
-
-class SharedCounter(Protocol):
-    """Counts calls for all processes of a server, in buckets of (key, calls a second, burst)."""
-
-    async def take_tokens(self, buckets: Sequence[tuple[str, float, int]]) -> tuple[int, float]:
-        """The place of the bucket that is empty, from 1 on, and the seconds until it is not; or 0 and 0.0.
-
-        Raises Refused if they cannot be counted.
-        """
-        ...
 
 
 class Authorization(Extension):
@@ -55,7 +47,7 @@ class Authorization(Extension):
         self._by_item = Buckets(rate)
         self._by_key = Buckets()
         self._rate, self._is_declared = rate, rate != DEFAULT
-        self.counter: SharedCounter | None = None
+        self.counter: SharedRates | None = None
         """Counts for all processes what was declared: the rates of keys, and a `rate` that is not the default."""
 
     def visible(self, call: Call, item: Any) -> bool:
@@ -94,7 +86,7 @@ class Authorization(Extension):
             self._by_key.take_token(key, rate)
 
     async def _count_together(
-        self, counter: SharedCounter, caller: Principal, item: Any, rates: Mapping[tuple[str, str], Rate]
+        self, counter: SharedRates, caller: Principal, item: Any, rates: Mapping[tuple[str, str], Rate]
     ) -> None:
         """Count a call for all processes. While that cannot be done, this one counts by itself."""
         limits, is_counted_here = [*rates.items()], not self._is_declared

@@ -17,7 +17,7 @@ from defserve.protocols.mcp.items import Item, Late
 from defserve.protocols.mcp.lifecycle import Dialect, Identity, McpLifecycle
 from defserve.protocols.mcp.prompts import Completions, Prompts
 from defserve.protocols.mcp.resources import Resources
-from defserve.protocols.mcp.subscriptions import Subscriptions, UpdateSource
+from defserve.protocols.mcp.subscriptions import Subscriptions
 from defserve.protocols.mcp.tools import Tool, Tools, Validation
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 
@@ -30,6 +30,7 @@ BeforeList = Callable[[Call], Awaitable[None]]
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.skills import Skills
+    from defserve.proxying.mounts import Mounts
 
 
 class MCP(SectionedExtension):
@@ -67,9 +68,7 @@ class MCP(SectionedExtension):
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
-    def offer_elsewhere(
-        self, source: UpdateSource, before: BeforeList, meta: Callable[[Call], Params], late: Late
-    ) -> None:
+    def offer_elsewhere(self, source: Mounts, before: BeforeList, meta: Callable[[Call], Params], late: Late) -> None:
         """Offer what comes from elsewhere. Call it before serving.
 
         `before` is awaited ahead of every list, whose `_meta` for a caller is `meta`. `late` is awaited for what is not

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from mimetypes import MimeTypes
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
 from defserve.core.call import Call
@@ -37,6 +37,9 @@ from defserve.protocols.mcp.skill_files import (
     read_folder,
     read_frontmatter,
 )
+
+if TYPE_CHECKING:
+    from defserve.proxying.mounts import RemoteSkills
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
 MAX_SERVER_FILES: Final = 8 * 1024
@@ -87,22 +90,6 @@ class ListedSkill(Protocol):
         ...
 
 
-class SkillSource(Protocol):
-    """Servers elsewhere, whose skills are in the registry, too. They are asked for all that is not our own."""
-
-    async def before_list(self, call: Call) -> None:
-        """See that their skills in the registry are those of now."""
-        ...
-
-    async def get(self, call: Call, uri: str) -> Params | None:
-        """The result of `skills/get`; None if nobody could have the skill."""
-        ...
-
-    async def read_directory(self, call: Call, uri: str, cursor: Any) -> Params | None:
-        """The result of `resources/directory/read`; None if nobody could have the folder."""
-        ...
-
-
 class Skills(Extension):
     """The skills of a server."""
 
@@ -112,7 +99,7 @@ class Skills(Extension):
         """The folders that were read."""
         self._resources = served
         self._listing = Listing("skills", self.registry, describe=lambda skill, dialect: skill.entry(dialect))
-        self.elsewhere: SkillSource | None = None
+        self.elsewhere: RemoteSkills | None = None
         self._room = Room(MAX_SERVER_FILES, MAX_SERVER_BYTES)
 
     def add(self, path: str, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
@@ -159,7 +146,7 @@ class Skills(Extension):
             "resources/directory/read": self.read_directory,
         }
 
-    def _methods_with(self, source: SkillSource) -> Mapping[str, Handler]:
+    def _methods_with(self, source: RemoteSkills) -> Mapping[str, Handler]:
         """The methods, with skills of servers elsewhere."""
 
         async def list(call: Call, params: Params) -> Any:

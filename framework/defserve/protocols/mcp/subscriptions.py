@@ -6,7 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
@@ -21,6 +21,7 @@ from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, st
 if TYPE_CHECKING:
     from defserve.core.peer import PeerIdentity
     from defserve.core.session import Session
+    from defserve.proxying.mounts import Mounts
 
 
 if TYPE_CHECKING:
@@ -75,18 +76,6 @@ class ListenRequest:
         self.call.notify(method, {**params, "_meta": {SUBSCRIPTION_KEY: self.call.id}})
 
 
-class UpdateSource(Protocol):
-    """Resources that change elsewhere. It is told who wants to hear of which."""
-
-    async def watch(self, call: Call, uris: Collection[str]) -> None:
-        """The caller wants to hear of these resources, as far as they are of this source."""
-        ...
-
-    async def unwatch(self, call: Call, uris: Collection[str]) -> None:
-        """It no longer does. A session that ends says nothing more."""
-        ...
-
-
 class Subscriptions(Extension):
     """Tells sessions and open listen requests what changed; several changes at once are told once."""
 
@@ -98,7 +87,7 @@ class Subscriptions(Extension):
         self._changed: dict[Engine, set[str]] = {}
         self._changing = threading.Lock()
         self._forwards: list[Callable[[str], None]] = []
-        self.source: UpdateSource | None = None
+        self.source: Mounts | None = None
         self.late: Late | None = None
         self._follows: dict[str, Follow] = {}
         self.share: Callable[[str, str], None] | None = None

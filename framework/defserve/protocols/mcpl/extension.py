@@ -274,7 +274,7 @@ class MCPL(SectionedExtension):
             super().import_state(session, kept)
 
     async def deliver_published(self, verb: str, value: Any, only: Session | None = None) -> None:
-        """Another process says something to everyone, by `OtherProcesses.publish`. `only`: who has missed it."""
+        """Another process says something to everyone, by `SharedHosts.publish`. `only`: who has missed it."""
         if only is not None and get_live_terms(only.terms) is None:
             return
         section = self.push if verb == "push" else MCPL.channels.peek(self)

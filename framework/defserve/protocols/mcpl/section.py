@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.core.extension import Extension
 from defserve.core.messages import Params
@@ -15,27 +15,13 @@ from defserve.protocols.mcpl.policies import get_live_terms, is_pushed_to, is_st
 from defserve.protocols.mcpl.vocabulary import USES, V04, V05, FeatureDisabled, UnknownFeatureSet, Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from defserve.core.call import Call
     from defserve.core.composition import Composition
     from defserve.core.session import Session
     from defserve.protocols.mcp.function import FindProvider
     from defserve.protocols.mcpl.push import EventInbox
-
-
-class OtherProcesses(Protocol):
-    """The other processes that serve the same sessions."""
-
-    async def find(self, principal: str) -> None:
-        """Get to know the sessions of a principal, wherever they were opened."""
-
-    async def once(self, session: Session, key: str, work: Callable[[], Awaitable[tuple[str, bool]]]) -> str:
-        """The outcome of `work`, or of another process that did it for this session and key. The bool: keep it."""
-        ...
-
-    def publish(self, verb: str, value: Any) -> None:
-        """Have the others do this for the sessions that they own. `MCPL.received` gets it there."""
+    from defserve.protocols.mcpl.scopes import ToolScope
+    from defserve.server.shared_features import SharedHosts
 
 
 class LiveServer:
@@ -47,7 +33,7 @@ class LiveServer:
         self.find_provider, self.owner = find_provider, owner
         self.sets: Registry[Feature] = Registry("feature set")
         self.composition: Composition | None = None
-        self.others: OtherProcesses | None = None
+        self.others: SharedHosts | None = None
 
     @property
     def sessions(self) -> list[Session]:
@@ -198,20 +184,12 @@ class Feature:
         return True
 
 
-class ScopeCheck(Protocol):
-    """How a scoped tool is checked; see `scopes.tool_scope.ToolScope`."""
-
-    def bind_tool(self, tool: Any) -> None: ...
-
-    async def check(self, call: Call, arguments: Mapping[str, Any]) -> None: ...
-
-
 class FeatureBinding:
     """Binds a tool or resource to its feature set. `scope` is None if the item is not scoped."""
 
     __slots__ = ("feature_set", "scope")
 
-    def __init__(self, feature_set: Feature, scope: ScopeCheck | None = None) -> None:
+    def __init__(self, feature_set: Feature, scope: ToolScope | None = None) -> None:
         self.feature_set, self.scope = feature_set, scope
 
     def is_visible(self, call: Call) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from defserve.core.registry import Registry
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
+    from defserve.server.shared_features import SharedEntries
 
 
 REFUSED = "dev.defserve.access_refused"
@@ -258,22 +259,6 @@ class EntryStore(Protocol):
     def remove(self, entry: Entry) -> None: ...
 
 
-class SharedDecisions(Protocol):
-    """What the processes of one server have decided while they served. When `put` or `remove` returns in a thread, the
-    change is safe. Each change, by whomever, is followed by `AccessPolicy.reload`."""
-
-    def check(self) -> None:
-        """Raises Refused until it is known what the others have decided."""
-        ...
-
-    def decisions(self) -> Iterable[tuple[str, str | None, Entry | None]]:
-        """Each agent and tool (None: the server) that was decided about, and the entry. None: it was removed."""
-        ...
-
-    def store_entry(self, entry: Entry) -> None: ...
-    def remove(self, entry: Entry) -> None: ...
-
-
 # An agent has at most one entry for each tool, and one for the server, under None.
 _Entries: TypeAlias = Mapping[str, Mapping[str | None, Entry]]
 
@@ -308,7 +293,7 @@ class AccessPolicy:
         # Apart from the ids: whoever gives out scopes must not make an admin of who has a scope called like one.
         self.admin_scopes = frozenset(parse_scopes(admin_scopes))
         self._store, self._lock = store, Lock()
-        self._shared: SharedDecisions | None = None
+        self._shared: SharedEntries | None = None
         self._watchers: tuple[Callable[[], None], ...] = ()
         self._entries: _Entries = {}
         for entry in entries:
@@ -330,7 +315,7 @@ class AccessPolicy:
                 found = _without(found, removed)
         return found
 
-    def share(self, shared: SharedDecisions) -> None:
+    def share(self, shared: SharedEntries) -> None:
         """Decide together with other processes, from here on."""
         with self._lock:
             self._shared, self._declared = shared, self._entries

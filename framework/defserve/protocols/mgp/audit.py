@@ -33,6 +33,7 @@ from defserve.protocols.mgp.vocabulary import CUSTOM
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mgp.events import EventSection
     from defserve.stores.audit.chain import AuditReport
     from defserve.stores.audit.log_file import AuditPage
 
@@ -59,13 +60,6 @@ STARTED = "dev.defserve.tool_started"
 _FINGERPRINT_KEY = secrets.token_bytes(32)
 
 
-class CallListeners(Protocol):
-    """What is told of calls besides the sinks: the event channels of §13.5."""
-
-    def tool(self, call: Call, name: str, tool: str, **details: Any) -> None: ...
-    def on_call_audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None: ...
-
-
 class AuditTrail:
     """Makes events and sends them. `listeners()` gives the event channels if anybody listens to calls now, or None."""
 
@@ -73,7 +67,7 @@ class AuditTrail:
         self,
         sinks: AuditSinks,
         server_id: str,
-        listeners: Callable[[], CallListeners | None],
+        listeners: Callable[[], EventSection | None],
         log_name: str | None = None,
     ) -> None:
         self.sinks, self._server_id, self.listeners = sinks_of(sinks, log_name), server_id, listeners

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from secrets import token_urlsafe
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
@@ -71,10 +71,6 @@ Audience: TypeAlias = "str | Principal | Session | None"
 """Whom an event is for: everybody who subscribed, one principal, or one session.
 
 A principal that has authenticated stands for those with at least its rights, not for its weaker keys."""
-
-
-class EventPublisher(Protocol):
-    def publish(self, event: MgpEvent) -> None: ...
 
 
 class MgpEvent:
@@ -149,7 +145,7 @@ class EventChannel:
             )
         self.name, self.standard, self._kind = name, standard, kind
         self.scopes, self.patterns = frozenset(parse_scopes(scopes)), frozenset(_patterns(name))
-        self.audiences: list[EventPublisher] = []
+        self.audiences: list[EventSection] = []
         self._adapter: TypeAdapter[Any] | None = None
 
     async def emit(self, value: Any = ..., /, *, severity: str = "info", to: Audience = None, **fields: Any) -> None:

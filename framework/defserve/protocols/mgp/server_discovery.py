@@ -1,7 +1,7 @@
 """MGP §15: which servers there are behind a kernel, and how one is added and removed while it runs.
 
 `mgp/discovery/list`, `register` and `deregister`, and the same as tools for clients that know only MCP. This reads and
-bounds what peers send. Who may do what, and how, is up to the `Directory` behind it.
+bounds what peers send. Who may do what, and how, is up to the `KernelDirectory` behind it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from defserve.base.hidden_characters import describe_hidden
 from defserve.binding.explicit_schema import ExplicitArguments
@@ -24,6 +24,9 @@ from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mgp.terms import SECTIONS, VERSION
 from defserve.protocols.mgp.vocabulary import is_permission
+
+if TYPE_CHECKING:
+    from defserve.kernel.governance.directory import KernelDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +62,10 @@ class KnownServer:
         return told if self.created_by is None else {**told, "created_by": self.created_by}
 
 
-class Directory(Protocol):
-    """The servers behind a kernel. It decides what a caller may know and do, and raises Refused."""
-
-    def servers(self, call: Call) -> Sequence[KnownServer]:
-        """Those that the caller may know of, with the tools that it may see."""
-        ...
-
-    def check(self, call: Call) -> None:
-        """Raises Refused unless the caller may add and remove servers. Params are read after that."""
-        ...
-
-    async def register(self, call: Call, wanted: Registration) -> tuple[str, str]:
-        """Add a server and begin to start it. Returns its status, and what there is to say about it."""
-        ...
-
-    async def deregister(self, call: Call, id: str, reason: str) -> None:
-        """End a server that was registered, and forget it."""
-        ...
-
-
 class DiscoverySection(Extension):
     """The methods over a directory."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: KernelDirectory) -> None:
         self.directory = directory
 
     def methods(self) -> Mapping[str, Handler]:

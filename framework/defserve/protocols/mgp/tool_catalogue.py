@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
@@ -26,46 +26,16 @@ DISCOVER_METHOD = "mgp/tools/discover"
 DIGEST_BYTES = 6
 
 
-class Catalogue(Protocol):
-    """What the section needs to know of tools. A caller is shown nothing that it may not see."""
-
-    def visible(self, call: Call) -> Sequence[ToolEntry]:
-        """The tools that a caller may see, in the order of the list, without the meta-tools."""
-        ...
-
-    def all(self) -> Sequence[ToolEntry]:
-        """Every tool but the meta-tools, for the operator of the server."""
-        ...
-
-    def about(self, entry: ToolEntry) -> Params | None:
-        """What a search tells of a tool: its name, description, schema and security. None if it is gone."""
-        ...
-
-    def missing(self, call: Call, entry: ToolEntry) -> Mapping[str, str]:
-        """The permissions that the tool needs and this caller does not have, each `denied` or `deferred`."""
-        ...
-
-    def by_name(self, name: str) -> ToolEntry | None:
-        """The tool with this name, if there is one."""
-        ...
-
-    def by_digest(self, digest: bytes) -> ToolEntry | None:
-        """The tool with this digest of its name, if there is one."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """What a list of all tools costs."""
-        ...
-
-
 def digest(name: str) -> bytes:
     """A short stand-in for a tool's name."""
     return blake2b(name.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 class ServerCatalogue:
-    """The tools in a server's registry, mounted ones included. A tool is read once and again when it is replaced."""
+    """The tools in a server's registry, mounted ones included. A tool is read once and again when it is replaced.
+
+    A caller is shown nothing that it may not see.
+    """
 
     def __init__(
         self,
@@ -83,13 +53,16 @@ class ServerCatalogue:
         self._version = -1
 
     def visible(self, call: Call) -> Sequence[ToolEntry]:
+        """The tools that a caller may see, in the order of the list, without the meta-tools."""
         composition, asker = call.session.composition, as_search(call)
         return [entry for tool, entry in self._refresh_entries().items() if composition.visible(asker, tool)]
 
     def all(self) -> Sequence[ToolEntry]:
+        """Every tool but the meta-tools, for the operator of the server."""
         return list(self._refresh_entries().values())
 
     def about(self, entry: ToolEntry) -> Params | None:
+        """What a search tells of a tool: its name, description, schema and security. None if it is gone."""
         entries, tool = self._refresh_entries(), self._by_name.get(entry.name)
         if tool is None or entries.get(tool) is not entry:
             return None
@@ -107,6 +80,7 @@ class ServerCatalogue:
         return found if entry.status == "connected" else {**found, "status": entry.status}
 
     def missing(self, call: Call, entry: ToolEntry) -> Mapping[str, str]:
+        """The permissions that the tool needs and this caller does not have, each `denied` or `deferred`."""
         return self._missing(call, entry.permissions, entry.server_id) if entry.permissions else {}
 
     def by_name(self, name: str) -> ToolEntry | None:
@@ -114,11 +88,13 @@ class ServerCatalogue:
         return entries.get(tool) if tool is not None else None
 
     def by_digest(self, digest: bytes) -> ToolEntry | None:
+        """The tool with this digest of its name, if there is one."""
         self._refresh_entries()
         return self._by_digest.get(digest)
 
     @property
     def tokens(self) -> int:
+        """What a list of all tools costs."""
         self._refresh_entries()
         return self._tokens
 

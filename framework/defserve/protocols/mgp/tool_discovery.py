@@ -35,7 +35,15 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.app_policy import is_for_views
 from defserve.protocols.mcp.errors import VENDOR, read_meta
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mgp.tool_catalogue import CALL, DIGEST_BYTES, DISCOVER, REQUEST, SPELLINGS, Catalogue, digest
+from defserve.protocols.mgp.tool_catalogue import (
+    CALL,
+    DIGEST_BYTES,
+    DISCOVER,
+    REQUEST,
+    SPELLINGS,
+    ServerCatalogue,
+    digest,
+)
 from defserve.search.entries import RISKS, EntryFilter, LoadedTools, Risk, ToolEntry
 from defserve.search.ranking import MAX_QUERY_LENGTH, STRATEGIES, Found, Hit, Search, Strategy, ToolIndex
 from defserve.search.scores import PackagedEmbedder, Vectors, weigh_stems
@@ -56,7 +64,7 @@ MAX_HITS_PER_NEED = 3
 class ToolDiscovery(Extension):
     """The section. Searching runs in a worker thread; what a conversation has loaded changes on the loop alone."""
 
-    def __init__(self, options: Search, catalogue: Catalogue, audit: Callable[[], AuditTrail]) -> None:
+    def __init__(self, options: Search, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail]) -> None:
         self.options, self.catalogue, self._audit = options, catalogue, audit
         self.always: frozenset[str] = frozenset()
         """Tools that every list shows, besides the pinned ones."""
@@ -403,7 +411,7 @@ def remembers(call: Call) -> bool:
     return not dialect_of(call).stateless or HANDLE_KEY in read_meta(call.params)
 
 
-def find_loaded_tools(call: Call, catalogue: Catalogue, limit: int) -> LoadedTools:
+def find_loaded_tools(call: Call, catalogue: ServerCatalogue, limit: int) -> LoadedTools:
     """The tools that this call's conversation has loaded. Raises InvalidParams for a handle that is none."""
     if not dialect_of(call).stateless:
         return call.session.local(LoadedTools)
@@ -460,7 +468,7 @@ UNSEARCHED = frozenset({"rest", "defserve tooling"})
 class Levels:
     """Which level a caller's list has."""
 
-    def __init__(self, options: Search, catalogue: Catalogue) -> None:
+    def __init__(self, options: Search, catalogue: ServerCatalogue) -> None:
         self._options, self._catalogue = options, catalogue
         self._whole = UNSEARCHED.union(options.whole_list_for)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from defserve.binding.injection import Dependency
 from defserve.binding.signature import format_annotation, peel
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.extension import Extension
     from defserve.protocols.mcp.function import FindProvider
+    from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.state.states import States
     from defserve.stores.identity import ServerIdentity, ServerStore
 
@@ -54,13 +55,7 @@ class StateProvider:
         return working.value
 
 
-class DeclaresStates(Protocol):
-    """Where states are declared: the MCPL extension."""
-
-    def list_states(self) -> list[States[Any]]: ...
-
-
-def provider(mcpl: DeclaresStates | None, annotation: Any) -> StateProvider | None:
+def provider(mcpl: MCPL | None, annotation: Any) -> StateProvider | None:
     """The provider of a parameter; None if its annotation has nothing to do with state. Raises UsageError."""
     model, beside = peel(annotation)
     for item in beside:
