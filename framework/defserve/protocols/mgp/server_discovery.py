@@ -26,7 +26,7 @@ from defserve.protocols.mgp.terms import SECTIONS, VERSION
 from defserve.protocols.mgp.vocabulary import is_permission
 
 if TYPE_CHECKING:
-    from defserve.kernel.governance.directory import KernelDirectory
+    from defserve.kernel.governance.server_directory import KernelDirectory
 
 
 @dataclass(frozen=True, slots=True)
