@@ -367,7 +367,7 @@ async def test_a_cancelled_run_stops_its_code_its_calls_and_its_worker():
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="reads /proc")
-async def test_no_worker_process_is_left_when_the_server_ends():
+async def test_no_worker_process_is_left_when_the_server_ends(own_workers: None):
     before = _children()
     async with shopping() as peer:
         assert value(await run(peer, "1 + 1")) == 2
