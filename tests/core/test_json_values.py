@@ -30,7 +30,7 @@ def test_nobody_looks_for_a_name_in_the_list_of_a_schema():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if "required" in (source := path.read_text())
+        if '"required"' in (source := path.read_text())
         for function in ast.walk(ast.parse(source))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)

@@ -383,7 +383,6 @@ async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
 
     monkeypatch.setattr("defserve.serve.network.install", watched)
     server = parrot()
-    gc.collect()
     gc.disable()
     try:
         async with loopback(server.asgi(), server.limits, parser=parser) as url:
