@@ -46,8 +46,9 @@ def _edges(package: Path) -> Iterator[Edge]:
     for source, path in known.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
-        # Only where a string could name a module are expressions looked at: they are most of a tree.
-        nodes = list(ast.walk(tree) if re.search(rf"[\"']{package.name}\.", text) else statements(tree))
+        # Only where a string could name a module, not a logger, are expressions looked at: they are most of a tree.
+        has_names = re.search(rf"(?<!getLogger\()[\"']{package.name}\.", text)
+        nodes = list(ast.walk(tree) if has_names else statements(tree))
         typing, loggers = set(_under_type_checking(nodes)), set(_names_of_loggers(nodes))
         is_package, root = path.name == "__init__.py", package.name
         for node in nodes:
