@@ -122,7 +122,7 @@ def test_a_proposal_with_members_that_its_method_does_not_need_is_not_done(metho
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("method", [*REQUEST_MEMBERS, "ping", "com.example/do"])
+@for_each_row("method", [*REQUEST_MEMBERS, "ping", "com.example/do"])
 async def test_nothing_of_a_proposers_meta_is_sent_in_the_name_of_who_approves(method: str):
     sent: list[bytes] = []
     me = Participant()

@@ -415,7 +415,7 @@ async def test_progress_counts_the_calls():
 # -- declaring ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"seconds": 0}, {"calls": -1}, {"memory_bytes": 0}, {"workers": 0}])
+@for_each_row("options", [{"seconds": 0}, {"calls": -1}, {"memory_bytes": 0}, {"workers": 0}])
 def test_a_limit_that_is_not_positive_is_refused(options: Any):
     with pytest.raises(UsageError, match="must be positive"):
         CodeMode(**options)

@@ -103,7 +103,7 @@ def test_the_template_refuses_the_same_names():
             asked.complete({"project_name": name})
 
 
-@pytest.mark.parametrize("name", ["__proto__", "a\nb", "x" * 1_000 + "-", "\x7f", "a-b\0"])
+@for_each_row("name", ["__proto__", "a\nb", "x" * 1_000 + "-", "\x7f", "a-b\0"])
 def test_no_document_has_such_an_id(name: str):
     with pytest.raises(UsageError, match="cannot be an id"):
         mgp_entry({"name": name}, {}, command=["python"])

@@ -21,6 +21,7 @@ from defserve.inspector.recording.masking import (
 )
 from defserve.inspector.recording.recorder import RecordedExchange, Recorder, about
 from tests.effort import cpu_within, examples, thinned
+from tests.rows import for_each_row
 
 secrets = st.from_regex(r"SECRET[a-z0-9]{6,40}", fullmatch=True)
 
@@ -106,7 +107,7 @@ def test_of_a_secret_header_two_characters_are_shown_at_most(secret: str, name: 
         assert shown == MASK or (len(shown) == 3 and len(secret) >= 24)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "value",
     ["Bearer SECRETabcdefgh", "Basic SECRETabcdefgh", "SECRETk3jh5k2j3h5k2jh35kj2", "a=1; https://h/?sig=SECRETx"],
 )
@@ -139,7 +140,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("words", WORDS)
+@for_each_row("words", WORDS)
 def test_the_address_of_a_server_and_its_command_are_shown_without_secrets(words: tuple[str, ...]):
     for address in (" ".join(words), words[-1]):
         assert "SECRET" not in mask_address(address, words)

@@ -14,6 +14,7 @@ from defserve import Audio, Context, Embedded, Icon, Image, Link, Server, Text
 from defserve.protocols.mcp.versions import TABLE, features
 from tests.imports import PACKAGE
 from tests.raw import PREFIX, STATELESS, VERSIONS, Json, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -272,7 +273,7 @@ async def test_a_known_version_is_confirmed(version: str, seen: Seen):
     assert seen.opening["protocolVersion"] == version
 
 
-@pytest.mark.parametrize("asked", ["2023-01-01", "2099-01-01", STATELESS, "nonsense"])
+@for_each_row("asked", ["2023-01-01", "2099-01-01", STATELESS, "nonsense"])
 @pytest.mark.req("MCP-4.1v")
 async def test_an_unknown_version_is_answered_with_ours(asked: str):
     async with raw(everything(), "2025-11-25", opened=False) as peer:
@@ -280,7 +281,7 @@ async def test_an_unknown_version_is_answered_with_ours(asked: str):
         assert (await peer.ask("initialize", params))["result"]["protocolVersion"] == "2025-11-25"
 
 
-@pytest.mark.parametrize("asked", ["2025-11-25", "2027-01-01"])
+@for_each_row("asked", ["2025-11-25", "2027-01-01"])
 async def test_without_a_handshake_an_unknown_version_is_refused_with_those_we_speak(asked: str):
     async with raw(everything(), opened=False) as peer:
         meta = {PREFIX + "protocolVersion": asked, PREFIX + "clientCapabilities": {}}
