@@ -238,7 +238,7 @@ async def seen(version: str) -> Seen:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("gate", GATES)
+@for_each_row("gate", GATES)
 async def test_a_peer_sees_what_its_version_has_and_nothing_newer(version: str, gate: str, seen: Seen):
     since, probe = GATES[gate]
     assert probe(seen) is (version >= since)
@@ -246,7 +246,7 @@ async def test_a_peer_sees_what_its_version_has_and_nothing_newer(version: str, 
 
 @pytest.mark.req("MCP-4.1n")
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("what", ALWAYS)
+@for_each_row("what", ALWAYS)
 async def test_every_peer_sees(version: str, what: str, seen: Seen):
     assert ALWAYS[what](seen)
 

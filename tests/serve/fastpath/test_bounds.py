@@ -119,7 +119,7 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("part", ENDLESS)
+@for_each_row("part", ENDLESS)
 async def test_no_part_of_a_request_may_be_endless(part: str, parser: str):
     async with listening(parrot(), parser=parser) as where:
         said, received = await endless(where, *ENDLESS[part])
