@@ -47,7 +47,7 @@ def is_full_run(config: pytest.Config) -> bool:
         return False
     if getattr(options, "lf", False):  # without the plugin of the cache there is none
         return False
-    return FULL_SELECTION.fullmatch(options.markexpr) is not None
+    return FULL_SELECTION.fullmatch(options.markexpr.strip()) is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

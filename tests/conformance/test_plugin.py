@@ -36,7 +36,8 @@ Outcomes = dict[str, dict[str, str]]
 
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> tuple[pytest.RunResult, Outcomes]:
-    pytester.makeini("[pytest]\nmarkers = req(*ids): claims")
+    # As in pyproject.toml, a full run leaves out what takes long.
+    pytester.makeini('[pytest]\nmarkers =\n  req(*ids): claims\n  slow: later\naddopts = "-m not slow"')
     pytester.makepyfile(source)
     path = pytester.path / "report.json"
     # The other plugins of this run stay out: only the recorder is under test.
