@@ -22,7 +22,7 @@ REMEDY = {
     "gap": "",
     "failing": "a claiming test did not pass: mend it",
     "stale gap": "a passing test claims it: take it out of GAPS",
-    "missing": "claim it in a test, or give it a dated entry in GAPS",
+    "missing": "no test of that run claims it: run the slow ones too (make coverage), claim it, or date it in GAPS",
 }
 
 
