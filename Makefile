@@ -22,6 +22,9 @@ ZENSICAL := zensical==0.0.73
 TWINE := twine>=6.1
 # Options for pytest: make test ARGS="-k stdio -n 0"
 ARGS ?=
+# What a full run of the tests found out about the requirements.
+OUTCOMES := .requirements.json
+RECORD := --requirements-report $(OUTCOMES)
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /|/' | \
@@ -64,7 +67,7 @@ demo: $(RUNS)  ## start an example server and talk to it, as a client of either 
 
 test: $(READY)  ## run the tests
 	@echo "== tests ($$($(BIN)/python --version))"
-	@$(BIN)/python -m pytest -q -n auto $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto $(RECORD) $(ARGS)
 
 test-slow: $(READY)  ## run what `make test` leaves out: what takes long, and the rest of corpora and tables
 	@echo "== tests, the slow ones ($$($(BIN)/python --version))"
@@ -76,7 +79,7 @@ test-all:  ## run the tests on every Python 3.11 to 3.14 of this machine
 # Processes that tests start are not measured: many tests look at what such a process has imported.
 coverage: $(READY)  ## run the tests and measure what they cover; fails below the floor in pyproject.toml
 	@echo "== tests and coverage ($$($(BIN)/python --version))"
-	@$(BIN)/python -m pytest -q -n auto -m 'not soak and not e2e and not browser and not release' --cov --cov-report=term-missing $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto -m 'not soak and not e2e and not browser and not release' --cov --cov-report=term-missing $(RECORD) $(ARGS)
 
 check: $(READY)  ## ruff, pyright, prettier, eslint, the import directions and the changelog
 	@echo "== ruff check"
@@ -98,11 +101,8 @@ bench: $(READY)  ## measure against a hand-written floor, the official SDK and F
 conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one, "--through-kernel")
 	@$(BIN)/python -m tests.conformance.suite $(ARGS)
 
-requirements: $(READY)  ## show which requirements are proven, failing or open
-	@echo "== tests, recording what they prove"
-	@rm -f .requirements.json
-	@$(BIN)/python -m pytest -q --requirements-report .requirements.json $(ARGS) || true
-	@$(BIN)/python -m tests.conformance.report .requirements.json
+requirements: $(READY)  ## which requirements the last `make test` has proven, which are failing or open
+	@$(BIN)/python -m tests.conformance.report $(OUTCOMES)
 
 # The fuzzer is for these targets alone, and has no wheel for every Python.
 FUZZER := .fuzz/lib
@@ -157,5 +157,5 @@ release-check: $(RELEASE)  ## build what would be released, install it from an i
 	@$(BIN)/python -m pytest -n 0 -m release --timeout=0 -v --no-header tests/release $(ARGS)
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers bench-results build dist .requirements.json .pytest_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers bench-results build dist $(OUTCOMES) .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

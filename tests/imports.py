@@ -46,8 +46,9 @@ def _edges(package: Path) -> Iterator[Edge]:
     for source, path in known.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
-        # Only where a string could name a module are expressions looked at: they are most of a tree.
-        nodes = list(ast.walk(tree) if re.search(rf"[\"']{package.name}\.", text) else _statements(tree))
+        # Only where a string could name a module, not a logger, are expressions looked at: they are most of a tree.
+        has_names = re.search(rf"(?<!getLogger\()[\"']{package.name}\.", text)
+        nodes = list(ast.walk(tree) if has_names else statements(tree))
         typing, loggers = set(_under_type_checking(nodes)), set(_names_of_loggers(nodes))
         is_package, root = path.name == "__init__.py", package.name
         for node in nodes:
@@ -59,12 +60,12 @@ def _edges(package: Path) -> Iterator[Edge]:
                     yield Edge(source, target, getattr(node, "lineno", 0), id(node) in typing)
 
 
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
+def statements(node: ast.AST) -> Iterator[ast.AST]:
     for name in ("body", "handlers", "orelse", "finalbody", "cases"):
         found = getattr(node, name, ())
         for statement in found if isinstance(found, list) else ():
             yield statement
-            yield from _statements(statement)
+            yield from statements(statement)
 
 
 def _under_type_checking(nodes: Iterable[ast.AST]) -> Iterator[int]:

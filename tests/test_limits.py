@@ -127,7 +127,7 @@ async def test_calls_in_flight_are_counted_for_each_session_and_for_the_server()
         assert "result" in await one.reply_to(second)
 
 
-@pytest.mark.parametrize("limit", ["sessions", "sessions_per_principal"])
+@for_each_row("limit", ["sessions", "sessions_per_principal"])
 async def test_a_session_too_many_is_refused_and_one_that_left_makes_room(limit: str):
     server = shop(Limits(**{limit: 1}))
     async with raw(server):
@@ -240,7 +240,7 @@ DECLARED: dict[str, tuple[Limits, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("limit", DECLARED)
+@for_each_row("limit", DECLARED)
 def test_a_declaration_past_a_limit_is_refused_at_once(limit: str):
     limits, options, said = DECLARED[limit]
     with pytest.raises(UsageError, match=said) as refused:

@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
+from tests.rows import for_each_row
 from tests.walks import MOST, PAGE, ROADS, section, walk_of
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_a_call_visits_no_more_files_than_it_did(road: str):
     walk = await walk_of(road)
     assert len(walk.files) <= MOST[road], str(walk)

@@ -13,23 +13,27 @@ if TYPE_CHECKING:
     from defserve import Server
 
 DEADLINE = 60.0
-POLL = 0.001
+# How long it is waited between two looks: a tenth longer each time, so that a long wait takes no processor from others.
+FIRST_POLL, LONGEST_POLL, GROWTH = 0.001, 0.02, 1.1
 
 
 async def until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None:
     """Wait, on the loop, for what a thread, a process or another task does. Raises TimeoutError."""
+    pause = FIRST_POLL
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (threads and processes set no asyncio.Event)
-            await asyncio.sleep(POLL)
+        while not condition():
+            await asyncio.sleep(pause)
+            pause = min(pause * GROWTH, LONGEST_POLL)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> None:
     """The same without a loop."""
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, FIRST_POLL
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"it did not come to be within {seconds:g} s")
-        time.sleep(POLL)
+        time.sleep(pause)
+        pause = min(pause * GROWTH, LONGEST_POLL)
 
 
 def is_running(process: int) -> bool:

@@ -604,6 +604,6 @@ async def test_a_running_call_ends_with_the_key_in_its_message() -> None:
         assert "revoked or has expired" in str(await running)
 
 
-@pytest.mark.parametrize("address", ["redis://h", "rediss://h", "redis+unix:///h", "redis+sentinel://h:26379/main/0"])
+@for_each_row("address", ["redis://h", "rediss://h", "redis+unix:///h", "redis+sentinel://h:26379/main/0"])
 def test_keys_are_kept_in_any_redis(address: str) -> None:
     assert type(ApiKeys(address, pepper=PEPPER)._store.raw).__name__ == "RedisStore"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from defserve.auth.rates import Buckets, Rate
 from defserve.errors import UsageError
+from tests.rows import for_each_row
 
 
 class Clock:
@@ -123,7 +124,7 @@ def test_waiting_as_long_as_told_is_enough(per_second: float, burst: int) -> Non
     assert buckets.take_token("a") == 0
 
 
-@pytest.mark.parametrize(("per_second", "burst"), [(0, 1), (-1, 1), (math.inf, 1), (math.nan, 1), (1, 0)])
+@for_each_row(("per_second", "burst"), [(0, 1), (-1, 1), (math.inf, 1), (math.nan, 1), (1, 0)])
 def test_a_rate_that_is_none_is_refused(per_second: float, burst: int) -> None:
     with pytest.raises(UsageError, match="Rate"):
         Rate(per_second, burst)

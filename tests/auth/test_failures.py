@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from defserve.auth.rates import FailedTokens
 from tests.rows import for_each_row
 
@@ -30,7 +28,7 @@ def test_addresses_that_many_callers_share_are_never_counted(address: str):
     assert not any(failures.count(address, ()) for _ in range(100))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("forwarded_for", "counted"),
     [((), False), ((b"203.0.113.9",), False), ((b"203.0.113.9, 10.0.0.5",), True), ((b"", b"10.0.0.5"), True)],
 )

@@ -13,7 +13,7 @@ URL = "https://tools.example/mcp"
 SERVERS = ("https://login.example",)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("path", "places"),
     [
         ("/mcp", ("/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource")),
@@ -40,7 +40,7 @@ def test_the_document_does_not_mention_scopes_there_are_not() -> None:
     assert "scopes_supported" not in ProtectedResource(URL, SERVERS).document()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("url", "metadata"),
     [
         (URL, "https://tools.example/.well-known/oauth-protected-resource/mcp"),

@@ -95,7 +95,7 @@ def test_what_cannot_verify_tokens_is_refused(value: Any) -> None:
         as_auth(value)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("options", "problem"),
     [
         ({"authorization_servers": [ISSUER]}, "without a resource"),

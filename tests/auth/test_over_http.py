@@ -9,6 +9,7 @@ import pytest
 
 from defserve import Auth, Context, Limits, Server, StaticTokens, UsageError
 from tests.auth.web import client, post, stateless
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ def guarded(**limits: Any) -> Server:
     return server
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("token", "status", "said"),
     [
         (None, 401, f'Bearer scope="use", resource_metadata="{METADATA}"'),
@@ -76,14 +77,14 @@ async def test_a_token_in_the_address_is_no_token():
     assert answer.status_code == 401
 
 
-@pytest.mark.parametrize(("token", "who"), [("alice-token", "alice"), ("bob-token", "bob")])
+@for_each_row(("token", "who"), [("alice-token", "alice"), ("bob-token", "bob")])
 async def test_functions_know_their_caller(token: str, who: str):
     async with client(guarded()) as http:
         answer = await post(http, token, "tools/call", name="whoami")
     assert answer.json()["result"]["content"][0]["text"] == who
 
 
-@pytest.mark.parametrize(("token", "seen"), [("alice-token", ["whoami", "erase"]), ("bob-token", ["whoami"])])
+@for_each_row(("token", "seen"), [("alice-token", ["whoami", "erase"]), ("bob-token", ["whoami"])])
 async def test_a_tool_is_listed_only_for_who_may_use_it(token: str, seen: list[str]):
     async with client(guarded()) as http:
         first = await post(http, token, "tools/list")
@@ -160,7 +161,7 @@ async def test_a_token_that_lacks_a_scope_is_not_counted_as_a_guess():
         assert statuses == {403} and await guesses(http, 1) == [401]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
+@for_each_row("address", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
 async def test_callers_on_this_machine_never_have_to_wait_for_one_another(address: str):
     async with client(guarded(), address) as http:
         assert set(await guesses(http, 40)) == {401}

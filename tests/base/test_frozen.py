@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from defserve.base.frozen import Frozen
+from tests.rows import for_each_row
 
 
 class Place(Frozen):
@@ -47,12 +48,12 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@for_each_row("look", LOOKS)
 def test_it_is_as_a_dataclass(look: str):
     assert LOOKS[look](House) == LOOKS[look](PlainHouse)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("given", "named"), [((), {}), (("Rome", 1, 2, 3), {}), (("Rome",), {"city": "Oslo"}), (("Rome",), {"rooms": 1})]
 )
 def test_what_is_missing_or_too_much_is_refused(given: tuple[Any, ...], named: dict[str, Any]):

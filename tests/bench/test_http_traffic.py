@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.bench.http_traffic import FIRST_ID, HttpRequest, is_whole
+from tests.rows import for_each_row
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-@pytest.mark.parametrize("reply", [PLAIN + b"done", CHUNKED + b"4\r\ndone\r\n0\r\n\r\n"])
+@for_each_row("reply", [PLAIN + b"done", CHUNKED + b"4\r\ndone\r\n0\r\n\r\n"])
 def test_a_reply_is_whole_with_its_last_byte_and_not_before(reply: bytes) -> None:
     assert [size for size in range(len(reply) + 1) if is_whole(reply[:size])] == [len(reply)]
 

@@ -9,6 +9,7 @@ from tests.bench.report import as_json, as_markdown, table
 from tests.bench.results import Results
 from tests.bench.targets import TARGETS, Target, judge
 from tests.bench.traffic import Timing
+from tests.rows import for_each_row
 
 FASTER = Target("calls, to the floor", "calls/add/1", "calls/add/1", "floor", at_least=True, bound=0.7)
 SMALLER = Target("1,000 tools, to 3", "list/1000", "list/3", "defserve", at_least=False, bound=3)
@@ -23,13 +24,13 @@ def results_of(**medians: float) -> Results:
     return results
 
 
-@pytest.mark.parametrize(("ours", "met"), [(70.0, True), (69.0, False)])
+@for_each_row(("ours", "met"), [(70.0, True), (69.0, False)])
 def test_a_rate_must_reach_its_share_of_the_base(ours: float, met: bool) -> None:
     (verdict,) = judge(results_of(calls_add_1__defserve=ours, calls_add_1__floor=100), (FASTER,))
     assert verdict.met is met
 
 
-@pytest.mark.parametrize(("ours", "met"), [(300.0, True), (301.0, False)])
+@for_each_row(("ours", "met"), [(300.0, True), (301.0, False)])
 def test_a_time_must_not_pass_its_multiple_of_another_measure(ours: float, met: bool) -> None:
     (verdict,) = judge(results_of(list_1000__defserve=ours, list_3__defserve=100), (SMALLER,))
     assert verdict.met is met
@@ -64,13 +65,13 @@ def test_nothing_is_compared_with_a_base_of_nothing() -> None:
     assert results.ratio("opened/http", "defserve", "opened/http", "floor") is None
 
 
-@pytest.mark.parametrize(("percent", "microseconds"), [(50, 50), (99, 99), (100, 100)])
+@for_each_row(("percent", "microseconds"), [(50, 50), (99, 99), (100, 100)])
 def test_a_percentile_is_a_latency_that_occurred(percent: int, microseconds: int) -> None:
     latencies = [n / 1e6 for n in range(100, 0, -1)]
     assert round(percentile(Timing(1.0, latencies), percent)) == microseconds
 
 
-@pytest.mark.parametrize(("ours", "met"), [(4096.0, True), (4097.0, False)])
+@for_each_row(("ours", "met"), [(4096.0, True), (4097.0, False)])
 def test_a_target_without_a_base_bounds_the_figure_itself(ours: float, met: bool) -> None:
     small = Target("an idle session", "memory/idle", "", "", at_least=False, bound=4096, unit="bytes")
     (verdict,) = judge(results_of(memory_idle__defserve=ours), (small,))

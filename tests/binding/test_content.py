@@ -68,7 +68,7 @@ def test_a_file_is_an_embedded_resource_that_hides_its_directory(tmp_path: Path)
     assert (binary.text, binary.data, binary.mime_type) == (None, b"\0\1", "application/octet-stream")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("part", "text", "data"),
     [
         (File(data="a,b", name="a.csv"), "a,b", None),

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from defserve import Server
 from tests.raw import raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +63,7 @@ class Order(BaseModel):
 
 
 @pytest.mark.req("MCP-6.2")
-@pytest.mark.parametrize("function", [google, numpy, rest, epydoc])
+@for_each_row("function", [google, numpy, rest, epydoc])
 async def test_four_styles_of_docstring_describe_tool_and_parameters(function: Any):
     server = Server("s", "1")
     server.add_tool(function)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from defserve.binding.signature import Docs
+from tests.rows import for_each_row
 
 GOOGLE = """Find notes.
 
@@ -71,7 +70,7 @@ EPYDOC = """Find notes.
 STYLES = {"google": GOOGLE, "numpy": NUMPY, "rest": REST, "epydoc": EPYDOC}
 
 
-@pytest.mark.parametrize("text", STYLES.values(), ids=STYLES)
+@for_each_row("text", STYLES.values(), ids=STYLES)
 def test_each_parameter_has_its_text(text: str) -> None:
     docs = Docs(text)
     assert docs.parameter("query") == "What to look for, in any case."
@@ -79,7 +78,7 @@ def test_each_parameter_has_its_text(text: str) -> None:
     assert docs.parameter("other") is None
 
 
-@pytest.mark.parametrize("text", STYLES.values(), ids=STYLES)
+@for_each_row("text", STYLES.values(), ids=STYLES)
 def test_the_description_has_no_sections_on_parameters_and_results(text: str) -> None:
     description = Docs(text).description
     assert description is not None and description.startswith("Find notes.\n\nSearches the titles.")
@@ -87,7 +86,7 @@ def test_the_description_has_no_sections_on_parameters_and_results(text: str) ->
         assert word not in description
 
 
-@pytest.mark.parametrize("text", [GOOGLE, NUMPY])
+@for_each_row("text", [GOOGLE, NUMPY])
 def test_examples_stay_in_the_description(text: str) -> None:
     assert 'find("x")' in (Docs(text).description or "")
 
@@ -96,7 +95,7 @@ def test_text_after_a_section_stays() -> None:
     assert Docs("Do.\n\nArgs:\n    a: one\n\nMind the gap.\n").description == "Do.\n\nMind the gap."
 
 
-@pytest.mark.parametrize("text", [None, "", "   \n  "])
+@for_each_row("text", [None, "", "   \n  "])
 def test_no_docstring_is_no_description(text: str | None) -> None:
     assert Docs(text).description is None
     assert Docs(text).parameter("a") is None

@@ -293,7 +293,7 @@ def test_a_value_that_breaks_the_promise_is_a_type_error(annotation: Any, value:
         returns(annotation).pack(value)
 
 
-@pytest.mark.parametrize("annotation", [str, int, Report, empty])
+@for_each_row("annotation", [str, int, Report, empty])
 def test_a_coroutine_is_taken_for_a_missing_await(annotation: Any) -> None:
     async def answer() -> str: ...  # type: ignore[empty-body]
 
@@ -311,7 +311,7 @@ def test_a_value_that_holds_itself_is_a_type_error() -> None:
             returns(annotation).pack({"a": loop} if annotation == dict[str, Any] else loop)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "said"),
     [
         (socket.socket, "socket has no JSON form"),

@@ -16,6 +16,7 @@ from defserve.serve.address import Unreachable
 from tests.cli.running import Run
 from tests.client.pretend import STATELESS
 from tests.client.web import Exchange, Web, web
+from tests.rows import for_each_row
 
 RESULTS = {
     "server/discover": STATELESS["server/discover"],
@@ -92,7 +93,7 @@ def test_a_server_at_a_websocket_address_is_listed(defserve: Run):
     assert "  add()\n" in out
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("address", "message", "fix"),
     [
         ("https://localhost:80/mcp", "[SSL: WRONG_VERSION_NUMBER]", "not speak TLS: write http://localhost:80/mcp"),

@@ -115,7 +115,7 @@ def test_an_unknown_tool_is_met_with_a_suggestion(defserve: Run):
     assert "calculator has no tool 'ad'" in err and "did you mean 'add'?" in err
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("schema", "text", "value"),
     [
         ({"type": "integer"}, "1", 1),
@@ -260,7 +260,7 @@ def test_nobody_is_asked_about_a_call_whose_arguments_are_misnamed(
     assert (code, out, err) == (5, "", "error: unknown argument 'foldr'; did you mean 'folder'?\n")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("schema", "wrong"),
     [
         ({"properties": {"name": {}}, "required": ["name"]}, ["name: missing", "unknown argument 'nam'; did you mean"]),

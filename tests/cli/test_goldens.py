@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.cli.goldens import DOCS, FOLDER, NAMES, RECORDING, documented, drawn, files
+from tests.rows import for_each_row
 
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each_row("name", NAMES)
 def test_a_command_draws_what_was_looked_at(name: str):
     for path, drawing, width, colour in files():
         if drawing == name:
@@ -23,7 +22,7 @@ def test_every_golden_file_is_of_a_command():
     assert {path.name for path in FOLDER.glob("*.txt")} == {path.name for path, *_ in files()}
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*-colour.txt")), ids=lambda path: path.stem)
+@for_each_row("path", sorted(FOLDER.glob("*-colour.txt")), ids=lambda path: path.stem)
 def test_colours_change_no_character_and_no_line_is_too_wide(path: Path):
     text = path.read_text(encoding="utf-8")
     plain = path.with_name(path.name.replace("-colour", "")).read_text(encoding="utf-8")

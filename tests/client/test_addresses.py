@@ -13,6 +13,7 @@ from defserve.errors import UsageError
 from defserve.testing.client import SyncClient
 from tests.client.pretend import STATELESS
 from tests.client.web import Exchange, web
+from tests.rows import for_each_row
 
 
 @pytest.mark.anyio
@@ -30,7 +31,7 @@ async def test_an_address_picks_its_link():
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("url", ["ftp://example.org", "unix:///tmp/x", "calc.py"])
+@for_each_row("url", ["ftp://example.org", "unix:///tmp/x", "calc.py"])
 async def test_an_address_of_another_kind_is_refused(url: str):
     with pytest.raises(UsageError, match="use http://, https://, ws:// or wss://"):
         await connect_url(url)

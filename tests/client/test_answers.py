@@ -9,6 +9,7 @@ from defserve.client import Accept, Answers, Cancel, Client, Decline
 from defserve.client.answers import MAX_INPUT_ROUNDS
 from defserve.errors import MethodNotFound, PeerError, UsageError
 from tests.client.pretend import STATELESS, PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +20,7 @@ class Person(BaseModel):
     name: str
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("answer", "result"),
     [
         ({"name": "Ann"}, {"action": "accept", "content": {"name": "Ann"}}),
@@ -34,7 +35,7 @@ async def test_a_question_is_accepted_declined_or_dismissed(answer: Any, result:
     assert await answers.answer("elicitation/create", QUESTION) == result
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("answer", "result"),
     [
         (Accept, {"action": "accept", "content": {"name": "Ann", "age": 0, "sure": False}}),
@@ -60,13 +61,13 @@ async def test_an_asynchronous_handler_is_awaited_with_message_and_schema():
     assert result["content"] == {"heard": "Who?", "fields": ["name"]}
 
 
-@pytest.mark.parametrize("value", ["Ann", True, 0, ["a"]])
+@for_each_row("value", ["Ann", True, 0, ["a"]])
 async def test_a_value_alone_is_that_of_the_only_field(value: Any):
     answers = Answers(ask=lambda message, schema: value)
     assert await answers.answer("elicitation/create", QUESTION) == {"action": "accept", "content": {"name": value}}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("answer", "fields", "told"),
     [
         ("Ann", ["name", "age"], "the fields name, age, and the answer is 'Ann' alone\n.*{'name': …, 'age': …}"),
@@ -107,7 +108,7 @@ async def test_roots_are_uris_or_objects_or_a_function():
     assert await Answers(roots=lambda: given).answer("roots/list", {}) == wire
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params"),
     [
         ("elicitation/create", QUESTION),

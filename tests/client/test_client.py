@@ -11,6 +11,7 @@ from defserve.client.eras import MAX_QUEUED_NEWS
 from defserve.client.replies import RETURNS_KEY
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
 from tests.client.pretend import SILENCE, STATELESS, Fail, PretendServer
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -101,7 +102,7 @@ async def test_prompt_arguments_travel_as_strings():
         assert server.asked("prompts/get")[0]["arguments"] == {"name": "Ann", "count": "3", "flags": "[true]"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("ref", "wire"),
     [
         ("greeting", {"type": "ref/prompt", "name": "greeting"}),
@@ -327,7 +328,7 @@ async def test_pages_that_never_end_are_bounded(most: str, value: int, monkeypat
     assert next(turned) < 10
 
 
-@pytest.mark.parametrize("cursor", [5, 0, False, [], {"a": 1}, ["c"]], ids=repr)
+@for_each_row("cursor", [5, 0, False, [], {"a": 1}, ["c"]], ids=repr)
 async def test_a_cursor_of_a_wrong_type_is_a_clear_error(cursor: Any) -> None:
     server = PretendServer({"tools/list": {"tools": [], "nextCursor": cursor}})
     async with Client(server, version="2025-11-25") as client:

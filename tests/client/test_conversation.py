@@ -10,6 +10,7 @@ from defserve.client.conversation import ClientConversation
 from defserve.core.messages import Request
 from defserve.errors import MethodNotFound, PeerError, PeerGone, PeerTimeout
 from tests.client.pretend import SILENCE, Fail, PretendServer
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +119,7 @@ async def test_an_unreadable_reply_fails_its_request_at_once():
             await task
 
 
-@pytest.mark.parametrize("id", [1.5, [], {"a": 1}, True, None, "x" * 300])
+@for_each_row("id", [1.5, [], {"a": 1}, True, None, "x" * 300])
 async def test_a_reply_that_can_be_read_and_names_no_request_answers_none(id: Any):
     async with Talk({"a": SILENCE}) as talk:
         task = asyncio.create_task(talk.conversation.request("a", {}, within=30))

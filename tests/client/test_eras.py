@@ -18,7 +18,7 @@ from tests.rows import for_each_row
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
+@for_each_row("version", HANDSHAKE_VERSIONS)
 async def test_a_pinned_handshake_version_is_asked_for_and_confirmed(version: str):
     server = PretendServer()
     async with Client(server, version=version) as client:
@@ -70,7 +70,7 @@ async def test_a_server_that_knows_discover_is_spoken_to_statelessly():
         assert meta[PREFIX + "clientInfo"]["name"] == "defserve"
 
 
-@pytest.mark.parametrize("version", [None, "2026-07-28"])
+@for_each_row("version", [None, "2026-07-28"])
 async def test_a_server_that_refuses_a_version_and_names_one_of_ours_is_asked_again(version: str | None):
     server = PretendServer()
 
@@ -93,7 +93,7 @@ async def test_a_server_that_keeps_refusing_every_version_is_given_up(supported:
     assert len(server.sent) <= 2
 
 
-@pytest.mark.parametrize("supported", [7, None, {}, [None], "2026-07-28"])
+@for_each_row("supported", [7, None, {}, [None], "2026-07-28"])
 async def test_versions_that_are_no_list_of_texts_are_no_versions(supported: Any):
     server = PretendServer({"server/discover": {"supportedVersions": supported, "capabilities": {}}})
     with pytest.raises(PeerError, match="it names no version"):
@@ -101,7 +101,7 @@ async def test_versions_that_are_no_list_of_texts_are_no_versions(supported: Any
             pass
 
 
-@pytest.mark.parametrize("code", [-32601, -32600, -32602, 0])
+@for_each_row("code", [-32601, -32600, -32602, 0])
 async def test_a_server_that_does_not_know_discover_is_initialized(code: int):
     server = PretendServer({"server/discover": Fail(code)})
     async with Client(server) as client:
@@ -160,7 +160,7 @@ async def test_a_version_refusal_that_names_a_handshake_version_is_an_invitation
         assert client.version == "2025-11-25"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("answers", "version", "offered"),
     [
         (Answers(), "2025-11-25", {}),
@@ -187,7 +187,7 @@ async def test_capabilities_of_extensions_are_offered_beside_the_answers():
     assert server.sent[0]["params"]["capabilities"] == more
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "exits",
     ["at the probe", "after an error to the probe", "after an unreadable line"],
 )
@@ -231,7 +231,7 @@ async def test_the_handshake_era_accepts_any_version_of_it():
     assert [message["method"] for message in server.sent] == ["initialize", "notifications/initialized"]
 
 
-@pytest.mark.parametrize("status", [400, 404, 405, 500])
+@for_each_row("status", [400, 404, 405, 500])
 async def test_a_refusal_of_the_probe_by_status_alone_leads_to_initialize(status: int):
     server = PretendServer({"server/discover": SILENCE})
     refusal = HttpRefusal(f"answered HTTP {status}", data={"status": status})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from defserve.client import Answers, Client, ProcessLink
+from tests.rows import for_each_row
 from tests.testing import calculator
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +30,7 @@ async def test_cancelling_a_call_cancels_the_function(version: str, monkeypatch:
         assert await client.call("add", a=1) == 3
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@for_each_row("version", ["2025-11-25", "2026-07-28"])
 async def test_many_calls_at_once_find_their_results(version: str):
     async with calculator.server.connect(version) as client:
         sums = await asyncio.gather(*(client.call("add", a=number, b=number) for number in range(50)))

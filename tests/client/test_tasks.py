@@ -11,6 +11,7 @@ from defserve.client.tasks import ServerTask
 from defserve.errors import PeerError, ProtocolError
 from defserve.serve.lifespans import serving
 from defserve.testing import SyncClient
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -138,7 +139,7 @@ async def test_a_plain_call_of_a_tool_that_needs_a_task_waits_for_it(version: st
         assert await client.call("wait") == {"a": 1}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("task", "said"),
     [
         ({"status": "failed", "error": "x"}, "gave no reason"),

@@ -83,7 +83,7 @@ SIGNATURES = {
 }
 
 
-@pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: function.__name__)
+@for_each_row("function", SIGNATURES, ids=lambda function: function.__name__)
 def test_a_tool_is_described_as_a_python_function(function: Any):
     assert signature(Tool.of(function), DIALECT) == SIGNATURES[function]
 
@@ -267,7 +267,7 @@ async def test_the_tools_of_a_view_are_listed_for_its_host_and_not_for_code():
         assert "press" not in [tool["name"] for tool in await plain.tools()]
 
 
-@pytest.mark.parametrize("given", ["yes", 1, {"calls": 3}])
+@for_each_row("given", ["yes", 1, {"calls": 3}])
 def test_options_of_another_kind_are_refused(given: Any) -> None:
     with pytest.raises(UsageError, match=r"use True, or CodeMode\(…\)"):
         Server("s", code_mode=given)

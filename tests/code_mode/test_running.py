@@ -367,7 +367,7 @@ async def test_a_cancelled_run_stops_its_code_its_calls_and_its_worker():
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="reads /proc")
-async def test_no_worker_process_is_left_when_the_server_ends():
+async def test_no_worker_process_is_left_when_the_server_ends(own_workers: None):
     before = _children()
     async with shopping() as peer:
         assert value(await run(peer, "1 + 1")) == 2
@@ -415,7 +415,7 @@ async def test_progress_counts_the_calls():
 # -- declaring ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"seconds": 0}, {"calls": -1}, {"memory_bytes": 0}, {"workers": 0}])
+@for_each_row("options", [{"seconds": 0}, {"calls": -1}, {"memory_bytes": 0}, {"workers": 0}])
 def test_a_limit_that_is_not_positive_is_refused(options: Any):
     with pytest.raises(UsageError, match="must be positive"):
         CodeMode(**options)

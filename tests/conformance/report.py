@@ -1,21 +1,20 @@
-"""Prints where every requirement stands after a run: proven, failing, a gap, or nothing at all.
+"""Prints where every requirement stands after the last full run of the tests: proven, failing, a gap, or unclaimed.
 
-    python -m tests.conformance.report OUTCOMES.json
+    python -m tests.conformance.report FILE
 
-Exits with 1 when an id is neither proven nor a dated gap, or when a gap has been closed and is still listed.
+FILE is what `make test` has recorded. Exits with 1 when there is no record, when an id is neither proven nor a dated
+gap, or when a gap has been closed and is still listed.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Container, Mapping
 from pathlib import Path
 
+from tests.conformance.recorded_run import Outcomes, RecordedRun, Sources
 from tests.conformance.requirements import ALL, DOCUMENTS, GAPS, SHORT
-
-Outcomes = Mapping[str, Mapping[str, str]]
 
 # Status → what to do about it; an empty string is fine as it is.
 REMEDY = {
@@ -23,7 +22,7 @@ REMEDY = {
     "gap": "",
     "failing": "a claiming test did not pass: mend it",
     "stale gap": "a passing test claims it: take it out of GAPS",
-    "missing": "claim it in a test, or give it a dated entry in GAPS",
+    "missing": "no test of that run claims it: run the slow ones too (make coverage), claim it, or date it in GAPS",
 }
 
 
@@ -59,10 +58,15 @@ def complaints(statuses: Mapping[str, str]) -> list[str]:
 
 
 def main(path: str) -> int:
-    outcomes: Outcomes = json.loads(Path(path).read_text(encoding="utf-8"))
-    statuses = {requirement.id: status(requirement.id, outcomes) for requirement in ALL}
+    run = RecordedRun.load(Path(path))
+    if run is None:
+        print("no full run of the tests is recorded; run: make test", file=sys.stderr)
+        return 1
+    statuses = {requirement.id: status(requirement.id, run.outcomes) for requirement in ALL}
     wrong = complaints(statuses)
-    print("\n".join([*lines(statuses, outcomes), "", *wrong]))
+    print("\n".join([*lines(statuses, run.outcomes), "", *wrong, f"the tests ran until {run.ended}, on {run.sources}"]))
+    if (current := Sources.current()) != run.sources:
+        print(f"stale: the files are now those of {current}; run: make test")
     return 1 if wrong else 0
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.claims import Claim, claims
-from tests.conformance.report import complaints, status
+from tests.conformance.recorded_run import RecordedRun, Sources
+from tests.conformance.report import complaints, main, status
 from tests.conformance.requirements import ALL, GAPS, REQUIREMENTS, SIDES
 from tests.rows import for_each_row
 
@@ -90,3 +91,21 @@ def test_the_report_judges_a_requirement_by_the_tests_that_claim_it(
 def test_the_report_complains_of_everything_but_the_proven_and_the_gaps() -> None:
     told = complaints({"A": "proven", "B": "gap", "C": "failing", "D": "stale gap", "E": "missing"})
     assert [line[-1] for line in told] == ["C", "D", "E"]
+
+
+def test_the_report_says_which_files_were_tested_and_what_to_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sources, "current", lambda: Sources("cafe", ""))
+    record = tmp_path / "record.json"
+    assert main(str(record)) == 1
+    assert capsys.readouterr().err == "no full run of the tests is recorded; run: make test\n"
+    passed = {id: {"test": "passed"} for id in REQUIREMENTS if id not in GAPS}
+    RecordedRun("2026-01-02 03:04", Sources("cafe", ""), passed).save(record)
+    assert main(str(record)) == 0
+    assert capsys.readouterr().out.endswith("\nthe tests ran until 2026-01-02 03:04, on commit cafe\n")
+    RecordedRun("2026-01-02 03:04", Sources("cafe", "1234"), passed).save(record)
+    assert main(str(record)) == 0
+    assert capsys.readouterr().out.endswith(
+        "on commit cafe with changes\nstale: the files are now those of commit cafe; run: make test\n"
+    )

@@ -132,7 +132,7 @@ def test_a_null_id_leaves_the_notification_it_may_have_been():
     assert (message.notification.method, message.notification.params) == ("m", {"a": 1})
 
 
-@pytest.mark.parametrize("id", [1, "1", None])
+@for_each_row("id", [1, "1", None])
 def test_a_reply_has_a_result_or_an_error(id: int | str | None):
     good, bad = decode(text(id=id, result=[1])), decode(text(id=id, error={"code": 1, "message": "no"}))
     assert isinstance(good, Reply) and (good.id, good.result, good.error) == (id, [1], None)
@@ -146,7 +146,7 @@ BROKEN_REPLIES = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN_REPLIES)
+@for_each_row("case", BROKEN_REPLIES)
 def test_a_broken_reply_is_known_as_one_and_keeps_its_id(case: str):
     message = decode(BROKEN_REPLIES[case])
     assert isinstance(message, Malformed) and message.is_reply and message.id == 1

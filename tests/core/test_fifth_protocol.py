@@ -567,7 +567,7 @@ CLASHES = {
 }
 
 
-@pytest.mark.parametrize("kind", CLASHES)
+@for_each_row("kind", CLASHES)
 async def test_a_clash_names_both_extensions(kind: str):
     with pytest.raises(UsageError, match=rf"(?s)(?=.*{kind})(?=.*first)(?=.*second).*fix: "):
         _ = Server("s", "1", extensions=CLASHES[kind]).composition

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from defserve import Context, Server
 from defserve.auth.principals import Principal
 from defserve.core.extension import OutgoingMessage
 from defserve.core.messages import Malformed, Notification, Reply, Request
 from tests.core.stepping import Gate, Talk
+from tests.rows import for_each_row
 
 
 def served() -> Server:
@@ -40,8 +39,8 @@ def asking() -> tuple[Talk, int]:
     return talk, question["id"]
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("broken", [False, True])
+@for_each_row("batched", [False, True])
+@for_each_row("broken", [False, True])
 def test_an_answer_counts_from_who_was_asked_and_from_no_weaker_one(batched: bool, broken: bool):
     talk, question = asking()
     answer: Any = (
@@ -54,7 +53,7 @@ def test_an_answer_counts_from_who_was_asked_and_from_no_weaker_one(batched: boo
     assert reply["id"] == 1
 
 
-@pytest.mark.parametrize("batched", [False, True])
+@for_each_row("batched", [False, True])
 def test_a_call_is_cancelled_by_who_made_it_and_by_no_weaker_one(batched: bool):
     talk, _ = asking()
     cancelled: Any = Notification("notifications/cancelled", {"requestId": 1}, {})
@@ -77,7 +76,7 @@ def test_the_calls_of_a_credential_that_ends_fail_and_others_go_on():
     assert list(talk.session.in_flight) == [2]
 
 
-@pytest.mark.parametrize(("identity", "audience"), [(None, WEAK), (STRONG, STRONG)])
+@for_each_row(("identity", "audience"), [(None, WEAK), (STRONG, STRONG)])
 def test_a_question_outside_any_call_is_for_who_it_is_meant_for(identity: Principal | None, audience: Principal):
     talk, sent = Talk(served().composition, principal="alice", identity=WEAK).open(roots={}), list[OutgoingMessage]()
     talk.session.outlet = sent.append

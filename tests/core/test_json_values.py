@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-import pytest
-
 from defserve.core.json_values import read_required
 from tests.imports import PACKAGE
+from tests.rows import for_each_row
 
 GIVEN: dict[str, tuple[Any, set[str]]] = {
     "names": (["a", "b"], {"a", "b"}),
@@ -19,7 +18,7 @@ GIVEN: dict[str, tuple[Any, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("given", GIVEN)
+@for_each_row("given", GIVEN)
 def test_the_required_names_of_any_schema_can_be_read(given: str):
     written, expected = GIVEN[given]
     assert read_required({"required": written}) == expected
@@ -30,7 +29,7 @@ def test_nobody_looks_for_a_name_in_the_list_of_a_schema():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if "required" in (source := path.read_text())
+        if '"required"' in (source := path.read_text())
         for function in ast.walk(ast.parse(source))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)

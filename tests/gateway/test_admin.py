@@ -56,7 +56,7 @@ async def test_nobody_gets_back_what_was_taken_by_connecting_again():
 
 
 @pytest.mark.req("MCPX-11.3")
-@pytest.mark.parametrize("token", [None, "Bearer t-admin", "Bearer wrong", "Basic dDpy", "Bearer"])
+@for_each_row("token", [None, "Bearer t-admin", "Bearer wrong", "Basic dDpy", "Bearer"])
 async def test_only_an_administrator_s_token_promotes(token: str | None):
     headers = {"authorization": token} if token else {}
     async with gateway() as running, running.joined("agent"):
@@ -116,9 +116,7 @@ async def test_health_and_metrics_are_plain_to_read():
     assert "agent" not in text and "demo" not in text
 
 
-@pytest.mark.parametrize(
-    "head", [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"POST\r\n\r\n", b"POST / HTTP/1.1\r\nno colon\r\n\r\n"]
-)
+@for_each_row("head", [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"POST\r\n\r\n", b"POST / HTTP/1.1\r\nno colon\r\n\r\n"])
 async def test_what_is_no_request_is_answered_with_400(head: bytes):
     async with gateway() as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)

@@ -141,7 +141,7 @@ def test_history_is_bounded_in_messages_and_in_bytes():
     assert list(topic.history) == []
 
 
-@pytest.mark.parametrize("page", ["participants", "history"])
+@for_each_row("page", ["participants", "history"])
 async def test_a_topic_is_shown_to_nobody_who_may_not_enter_it(page: str):
     people = {**CONFIG["participants"], "agent": {"token": "t-agent", "topics": ["other"]}}
     async with gateway(participants=people) as running, running.joined("admin"):
@@ -320,7 +320,7 @@ async def test_a_guests_name_is_nobody_elses():
     assert parse_config({"guests": {"names": ["*"]}}).issued is not None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("change", "complaint"),
     [
         ({"guests": {"secret": "x"}}, "guests has 'secret'"),

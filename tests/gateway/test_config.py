@@ -112,7 +112,7 @@ def test_the_file_is_named_with_what_is_wrong_in_it(tmp_path: Path):
         load(file)
 
 
-@pytest.mark.parametrize("name", ["demo", "a.b-c_~9", "x" * 128])
+@for_each_row("name", ["demo", "a.b-c_~9", "x" * 128])
 def test_topics_have_plain_names(name: str):
     assert is_topic(name)
 

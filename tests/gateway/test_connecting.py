@@ -192,7 +192,7 @@ async def test_a_gateway_that_ends_tells_everyone_to_come_back():
     await peer.__aexit__(None, None, None)
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/ws?topic=demo"])
+@for_each_row("path", ["/healthz", "/ws?topic=demo"])
 async def test_a_page_of_another_site_is_refused(path: str):
     async with gateway() as running:
         assert (await running.http("GET", path, sec_fetch_site="cross-site"))[0] == 403

@@ -16,6 +16,7 @@ from defserve.protocols.mcpx.participant import NotCapable
 from defserve.protocols.mcpx.proposals import Proposal
 from tests.at_address import fresh
 from tests.gateway.topics import Running, envelope, gateway, tool_call
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +109,7 @@ async def test_a_spoofed_kind_is_refused_by_its_receivers_and_counted():
         await those.is_well()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("frame", "error"),
     [
         (_call("add", sender="lead"), "forged_sender"),

@@ -98,7 +98,7 @@ def test_any_text_is_judged_and_what_passes_stays_below_the_root(path: str) -> N
         assert os.path.normpath(f"{ROOT}/{path}").startswith(ROOT)
 
 
-@pytest.mark.parametrize("value", [b"a", None, 3])
+@for_each_row("value", [b"a", None, 3])
 def test_what_is_not_text_is_refused(value: object) -> None:
     assert [found.rule for found in judge(cast(Any, value), ROOT).violations] == ["text"]
 

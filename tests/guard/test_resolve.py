@@ -30,7 +30,7 @@ async def test_a_public_name_is_allowed() -> None:
     assert verdict.url == "http://example.com/"
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "::1", "fe80::1%2", "nonsense"])
+@for_each_row("address", ["127.0.0.1", "169.254.169.254", "::1", "fe80::1%2", "nonsense"])
 async def test_a_name_with_an_address_that_is_not_public_is_refused(address: str) -> None:
     verdict = await check("http://localtest.me/", resolver=answering("8.8.8.8", address))
     assert not verdict
@@ -47,7 +47,7 @@ async def test_a_url_refused_by_its_text_is_not_resolved() -> None:
     assert await check("http://example.com/", Egress(proxy="http://proxy:3128"), resolver=never)
 
 
-@pytest.mark.parametrize("error", [socket.gaierror("no such name"), OSError(), UnicodeError()])
+@for_each_row("error", [socket.gaierror("no such name"), OSError(), UnicodeError()])
 async def test_a_name_that_cannot_be_resolved_is_refused(error: Exception) -> None:
     async def failing(host: str, port: int) -> Sequence[str]:
         raise error

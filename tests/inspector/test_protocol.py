@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import PeerError, Refused, UsageError
 from defserve.inspector.protocol import BadMessage, Request, error_of, parse_message
+from tests.rows import for_each_row
 
 
 def _nowhere(part: object) -> None:
@@ -23,7 +24,7 @@ def test_a_request_has_an_id_a_verb_and_arguments():
     assert parse_message('{"do": "cancel", "of": 3}') == (None, "cancel", {"of": 3})
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
     [
         "",
@@ -63,7 +64,7 @@ def test_arguments_are_checked_for_their_type():
 HUGE = (10**400, -(10**400), 2**53 + 1)
 
 
-@pytest.mark.parametrize("number", [*HUGE, 1e300, float("inf"), float("nan"), True, "1", [1]])
+@for_each_row("number", [*HUGE, 1e300, float("inf"), float("nan"), True, "1", [1]])
 def test_a_number_is_one_that_a_page_can_have(number: object):
     request = Request({"it": number}, _nowhere)
     for read_it in (request.whole, request.number):
@@ -73,7 +74,7 @@ def test_a_number_is_one_that_a_page_can_have(number: object):
     assert Request({"it": -(2**53)}, _nowhere).whole("it") == -(2**53)
 
 
-@pytest.mark.parametrize("id", HUGE)
+@for_each_row("id", HUGE)
 def test_an_id_is_one_that_a_page_can_have(id: int):
     with pytest.raises(BadMessage):
         parse_message(f'{{"id": {id}, "do": "x"}}')

@@ -11,6 +11,7 @@ from defserve.client.mgp.peer import respond_to_callback
 from defserve.errors import UsageError
 from defserve.inspector import questions as room
 from defserve.inspector.questions import Questions
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +29,7 @@ async def asked(questions: Questions, asking: Any, answer: dict[str, Any]) -> An
     return await task
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("answer", "given"),
     [
         ({"action": "accept", "content": {"a": 1}}, {"a": 1}),
@@ -57,7 +58,7 @@ async def test_the_other_kinds_of_questions():
     assert answers.roots() == ["file:///tmp"]
 
 
-@pytest.mark.parametrize("answer", [{}, {"yes": 1}, {"yes": "true"}, {"yes": False}, {"no": True}])
+@for_each_row("answer", [{}, {"yes": 1}, {"yes": "true"}, {"yes": False}, {"no": True}])
 async def test_only_a_clear_yes_confirms(answer: dict[str, Any]):
     questions, _ = fresh()
     assert await asked(questions, questions.confirm("stateless", "t", {}, {}), answer) is False

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client import Accept, Answers, Client
+from defserve.client import Accept, Answers
 from defserve.protocols.mcp.errors import SERVER_KEY
 from defserve.proxying import boundary
 from defserve.proxying.boundary import with_asker
@@ -50,23 +50,17 @@ class Person:
 
 
 @pytest.mark.parametrize(("front", "back"), ERA_PAIRS)
-async def test_a_dangerous_call_is_confirmed_once_and_in_our_words(front: str, back: str) -> None:
+async def test_a_mounted_server_asks_by_its_name_and_its_dangerous_calls_are_confirmed_once_in_our_words(
+    front: str, back: str
+) -> None:
     person = Person()
     async with person.connect(front, back) as client:
         assert await client.call("e_erase", folder="notes") == "erased notes"
-    assert person.asked == ["Run e_erase of server 'e'?\n  folder: notes"]
-
-
-@pytest.mark.parametrize(("front", "back"), ERA_PAIRS)
-async def test_every_question_of_a_mounted_server_begins_with_who_asks(front: str, back: str) -> None:
-    person = Person()
-    async with person.connect(front, back) as client:
-        assert await called(client, "e_sure", "e_name", "e_written", "e_visited") == ["done", "eve", "word", "visited"]
+        assert person.asked == ["Run e_erase of server 'e'?\n  folder: notes"]
+        person.asked.clear()
+        answers = [await client.call(tool) for tool in ("e_sure", "e_name", "e_written", "e_visited")]
+    assert answers == ["done", "eve", "word", "visited"]
     assert [text.partition("asks")[0] for text in person.asked] == ["Server 'e' "] * 4
-
-
-async def called(client: Client, *tools: str) -> list[Any]:
-    return [await client.call(tool) for tool in tools]
 
 
 @for_each_row("method", [*QUESTIONS, "something/new"])

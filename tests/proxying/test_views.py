@@ -44,7 +44,7 @@ async def test_a_host_behind_a_proxy_shows_the_views_of_a_program(era: str, back
     await check(front, era, f"{prefix}_" if prefix else "")
 
 
-@pytest.mark.parametrize("back", ERAS)
+@for_each_row("back", ERAS)
 async def test_and_those_of_a_server_at_an_address(back: str):
     async with at_address(fresh("weather_app")) as url:
         front = Server("front", "1")

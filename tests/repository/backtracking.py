@@ -19,6 +19,8 @@ from typing import Any, TypeAlias, TypeVar
 
 _parser: Any = re._parser  # type: ignore[attr-defined]  # pyright: ignore
 
+# As plain numbers: millions of questions are asked, and those to a flag take ten times as long.
+ASCII, DOTALL, IGNORECASE = int(re.ASCII), int(re.DOTALL), int(re.IGNORECASE)
 # A repetition up to this many times is not a loop.
 FEW = 8
 # Characters at which the classes of Python (\w, \d, \s) begin or end, up to a few beyond ASCII.
@@ -139,7 +141,7 @@ class Automaton:
     def _single(self, name: str, argument: Any, flags: int) -> Letters | None:
         """The characters that a piece of one character matches; None if it is longer, or shorter."""
         if name == "ANY":
-            return self._those(lambda letter: bool(flags & re.DOTALL) or letter != "\n")
+            return self._those(lambda letter: bool(flags & DOTALL) or letter != "\n")
         if name == "GROUPREF":
             return self._all
         if name in ("LITERAL", "NOT_LITERAL"):
@@ -160,13 +162,13 @@ class Automaton:
             return ord(letter) == argument or self._folded(letter, argument, flags)
         if str(operation) == "RANGE":
             low, high = argument
-            both = (letter.lower(), letter.upper()) if flags & re.IGNORECASE else letter
+            both = (letter.lower(), letter.upper()) if flags & IGNORECASE else letter
             return any(low <= ord(one) <= high for one in both if len(one) == 1)
         kind = str(argument).removeprefix("CATEGORY_")
-        return _CATEGORIES[kind.removeprefix("NOT_")](letter, bool(flags & re.ASCII)) is not kind.startswith("NOT_")
+        return _CATEGORIES[kind.removeprefix("NOT_")](letter, bool(flags & ASCII)) is not kind.startswith("NOT_")
 
     def _folded(self, letter: str, code: int, flags: int) -> bool:
-        return bool(flags & re.IGNORECASE) and letter.lower() == chr(code).lower()
+        return bool(flags & IGNORECASE) and letter.lower() == chr(code).lower()
 
 
 _CATEGORIES: dict[str, Callable[[str, bool], bool]] = {
@@ -183,7 +185,7 @@ def problem(pattern: str | bytes, flags: int = 0) -> str | None:
     """How many ways there may be to read a text by this pattern: "exponential", "quadratic", or None if few."""
     state = _parser.State()
     tree = _parser.parse(pattern, flags, state)
-    flags = state.flags | (re.ASCII if isinstance(pattern, bytes) else 0)
+    flags = state.flags | (ASCII if isinstance(pattern, bytes) else 0)
     ends = {*_ENDS, *_ends(tree)}
     waiting: list[tuple[Any, int]] = [(tree, flags)]
     found: set[str] = set()

@@ -62,7 +62,7 @@ def test_call_tool_is_always_awaited():
     assert AwaitedCalls("x = call_tool('a', {})").is_deferred(4, "call_tool")
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@for_each_row("newline", ["\n", "\r\n", "\r"])
 def test_the_line_of_a_position(newline: str):
     source = newline.join(["a = 1", "b = 2", "add(1)"])
     assert [AwaitedCalls(source).line(at) for at in (0, source.index("b"), source.index("add"))] == [1, 2, 3]

@@ -27,7 +27,7 @@ def alone(source: str, **limits: float) -> Outcome:
     return monty.execute(make_job(source, "strict", {"x": [1]}, SandboxLimits(**limits)), RunStop())  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("level", RESTRICTED)
+@for_each_row("level", RESTRICTED)
 def test_restricted_code_runs_in_monty(level: Any) -> None:
     outcome = run("[n * n for n in range(3)]", level=level)
     assert (outcome.engine, outcome.layers, outcome.value) == ("monty", ("interpreter",), [0, 1, 4])

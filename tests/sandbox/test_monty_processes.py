@@ -288,7 +288,7 @@ def test_a_frame_is_read_as_it_was_written():
         frames.receive(file)
 
 
-@pytest.mark.parametrize("most", [{}, {frames.CALL: 9}, {frames.NAME: 100}])
+@for_each_row("most", [{}, {frames.CALL: 9}, {frames.NAME: 100}])
 def test_a_frame_that_is_too_large_or_out_of_turn_is_not_read(most: dict[bytes, int]):
     file = io.BytesIO()
     frames.send(file, frames.CALL, b"0123456789")

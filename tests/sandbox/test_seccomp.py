@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-import pytest
-
 from defserve.sandbox import confinement
 from tests.rows import for_each_row
 
@@ -61,7 +59,7 @@ def test_what_reaches_the_host_is_refused(processor: str, name: str) -> None:
         assert answer(processor, number) == REFUSED
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
+@for_each_row("processor", PROCESSORS)
 def test_what_computing_needs_passes(processor: str) -> None:
     for numbers in confinement.FREE_CALLS.values():
         if (number := numbers[PROCESSORS.index(processor)]) != confinement.NO_CALL:
@@ -113,12 +111,12 @@ def test_some_calls_depend_on_their_arguments(
     assert answer(processor, number, *arguments) == (confinement.ALLOW if passes else REFUSED)
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
+@for_each_row("processor", PROCESSORS)
 def test_clone3_looks_absent_so_that_threads_fall_back_to_clone(processor: str) -> None:
     assert answer(processor, 435) == ABSENT
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
+@for_each_row("processor", PROCESSORS)
 def test_calls_of_another_architecture_kill(processor: str) -> None:
     assert answer(processor, 0, architecture=0x40000003) == confinement.KILL
 
@@ -134,7 +132,7 @@ def test_calls_that_do_not_exist_yet_are_refused(processor: str, number: int) ->
     assert answer(processor, number) == REFUSED
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
+@for_each_row("processor", PROCESSORS)
 def test_no_jump_leaves_the_program(processor: str) -> None:
     code = confinement.build_filter(processor, PID)
     for at, (operation, if_true, if_false, _) in enumerate(code):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.search.entries import ToolEntry, parameters_of, split_words
 from defserve.search.ranking import Takers, without_data
+from tests.rows import for_each_row
 
 TAKES = ["url", "recipient", "issue_key", "filePath", "channel_id", "latitude", "start_time", "commit", "colour"]
 
@@ -21,7 +21,7 @@ def takers(query: str) -> list[str]:
     return [name for name, share in zip(TAKES, shares, strict=True) if share > 0]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("query", "takes"),
     [
         ("what does https://news.test/a say", "url"),
@@ -40,7 +40,7 @@ def test_tools_that_take_what_is_given_are_known(query: str, takes: str):
     assert takers(query) == [takes]
 
 
-@pytest.mark.parametrize("query", ["", "paint it red", "He left. She stayed.", "version 4", "a decade", "c#"])
+@for_each_row("query", ["", "paint it red", "He left. She stayed.", "version 4", "a decade", "c#"])
 def test_plain_words_give_nothing(query: str):
     assert takers(query) == []
 
@@ -60,7 +60,7 @@ def test_any_query_keeps_something_to_search_for(query: str):
     assert all(share >= 0 for share in Takers([tool("url"), tool("path")]).shares(query))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("query", "left"),
     [
         ('replace "old name" by "new name" everywhere', "replace by everywhere"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from defserve import ToolBudget, UsageError
 from defserve.search.entries import LoadedTools, tokens_of
+from tests.rows import for_each_row
 
 NAMES = st.sampled_from("abcdefgh")
 STEPS = st.lists(
@@ -68,7 +69,7 @@ def test_evicting_gives_back_what_each_one_cost():
     assert loaded.tokens == 5
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("given_fields", "said"),
     [
         ({"max_tokens": -1}, "0 or more"),

@@ -8,8 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.rows import for_each_row
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -95,7 +93,7 @@ def test_each_server_says_where_it_is_from_and_lists_whole_tools(name: str) -> N
         assert len(tool.get("description", "")) <= 2000
 
 
-@pytest.mark.parametrize("kind", LEAST)
+@for_each_row("kind", LEAST)
 def test_each_kind_has_enough_queries(kind: str) -> None:
     assert sum(query["kind"] == kind for query in QUERIES) >= LEAST[kind]
 
@@ -137,7 +135,7 @@ def test_a_keyword_query_is_two_to_five_words() -> None:
     assert [q["query"] for q in QUERIES if q["kind"] == "keyword" and not 2 <= len(q["query"].split()) <= 5] == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("one", "other"),
     [
         ("copies", "copying"),
@@ -151,6 +149,6 @@ def test_forms_of_one_word_are_a_shared_word(one: str, other: str) -> None:
     assert shared(one, other)
 
 
-@pytest.mark.parametrize(("one", "other"), [("ticket", "issue"), ("what is the", "the what"), ("sit", "website")])
+@for_each_row(("one", "other"), [("ticket", "issue"), ("what is the", "the what"), ("sit", "website")])
 def test_other_words_and_stop_words_are_not_shared(one: str, other: str) -> None:
     assert not shared(one, other)

@@ -38,7 +38,7 @@ def names(found: Any) -> list[str]:
     return [hit.entry.name for hit in found.hits]
 
 
-@pytest.mark.parametrize("asked", ["read_file", "read file", "readFile", "Read-File"])
+@for_each_row("asked", ["read_file", "read file", "readFile", "Read-File"])
 def test_the_very_name_comes_first_however_it_is_joined(asked: str):
     found = index().search(asked, "keyword", NO_FILTER)
     assert names(found)[:2] == ["read_file", "read_file_lines"]
@@ -52,7 +52,7 @@ def test_among_equals_the_preferred_comes_first_then_the_name():
     assert names(preferred) == ["r_one", "p_one", "q_one"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each_row("strategy", STRATEGIES)
 def test_filters_hold(strategy: Any):
     found = index().search("file", strategy, EntryFilter(risk_level_max="moderate"))
     assert "write_file" not in names(found)
@@ -235,7 +235,7 @@ def test_the_embedder_can_be_the_operators_own():
     assert sum("zzz" in text for text in own.asked) == 2, "a tool is embedded once, however many indexes hold it"
 
 
-@pytest.mark.parametrize("made", [[[1.0]], [[float("nan")] * 3] * 2, [1.0, 2.0], "text"])
+@for_each_row("made", [[[1.0]], [[float("nan")] * 3] * 2, [1.0, 2.0], "text"])
 def test_an_embedder_that_gives_nonsense_leaves_keywords(made: Any):
     pytest.importorskip("numpy")
 

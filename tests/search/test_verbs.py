@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +53,7 @@ def test_things_in_a_name_are_no_deeds_and_a_description_helps_out():
     assert does("rooms") == 0
 
 
-@pytest.mark.parametrize("query", ["", "rooms", "the blue room", "日本語", "please"])
+@for_each_row("query", ["", "rooms", "the blue room", "日本語", "please"])
 def test_without_a_verb_nothing_is_asked(query: str):
     assert deeds_wanted(query) == 0
 

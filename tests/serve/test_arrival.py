@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.serve.threads import Arrival
+from tests.rows import for_each_row
 
 
 async def set_in_callback(action: Callable[[], Any]) -> None:
@@ -39,7 +40,7 @@ async def waiting(told: list[str], bring: Callable[[Any], Any]) -> None:
     await task
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("verb", "values", "wanted"),
     [
         ("set_result", (1,), ["got 1", "brought"]),

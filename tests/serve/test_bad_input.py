@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.rows import for_each_row
 from tests.serve.processes import ServerProcess
 
 PARSE, INVALID, UNKNOWN, PARAMS = -32700, -32600, -32601, -32602
@@ -90,7 +91,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.req("MCP-2.1", "MCP-2.2", "MCP-4.4p")
-@pytest.mark.parametrize("case", MATRIX)
+@for_each_row("case", MATRIX)
 def test_bad_input_is_answered_by_the_rules_and_a_ping_after_it(case: str, server: ServerProcess):
     line, expected = MATRIX[case]
     server.write(line + b"\n")

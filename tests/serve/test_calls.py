@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.rows import for_each_row
 from tests.serve.processes import ServerProcess
 
 SOURCE = """
@@ -245,8 +246,8 @@ KINDS = ["ValueError", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "Stop
 KINDS += ["CancelledError", "StopAsyncIteration", "BaseExceptionGroup", "RecursionError"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("flow", ["sync", "async", "awaiting", "inline", "generator"])
+@for_each_row("kind", KINDS)
+@for_each_row("flow", ["sync", "async", "awaiting", "inline", "generator"])
 def test_whatever_a_function_raises_is_masked_and_logged_under_its_id(flow: str, kind: str, server: ServerProcess):
     server.call(1, f"{flow}_raises", kind=kind)
     reply = server.read()

@@ -11,6 +11,7 @@ from defserve.client import Remote
 from defserve.serve import session_opener as module
 from defserve.serve.session_opener import loopback
 from tests.at_address import at_address
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +32,7 @@ def calculator(waits: asyncio.Event | None = None) -> Server:
     return server
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@for_each_row("scheme", ["http", "ws"])
 async def test_an_app_is_reached_while_the_block_runs_and_not_after_it(scheme: str):
     async with at_address(calculator(), scheme) as url:
         assert url.startswith(f"{scheme}://127.0.0.1:")
@@ -41,7 +42,7 @@ async def test_an_app_is_reached_while_the_block_runs_and_not_after_it(scheme: s
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2].rstrip("/"))))
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@for_each_row("scheme", ["http", "ws"])
 async def test_who_is_still_connected_at_the_end_is_cut_off(scheme: str):
     waits, before = asyncio.Event(), asyncio.all_tasks()
     server = calculator(waits)

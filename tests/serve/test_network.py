@@ -91,7 +91,7 @@ def test_a_port_that_is_too_high_is_told_the_highest(port: str):
         Address.parse(f"http://127.0.0.1:{port}/mcp")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "whole"),
     [
         ("8000", "http://127.0.0.1:8000/mcp"),
@@ -104,7 +104,7 @@ def test_a_port_alone_is_told_how_to_be_written(text: str, whole: str):
         Address.parse(text, "/mcp")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "whole"),
     [
         ("sse://127.0.0.1:8000", "http://127.0.0.1:8000/mcp"),
@@ -130,7 +130,7 @@ def test_an_address_of_another_machine_is_refused():
         pass
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@for_each_row("host", ["127.0.0.1", "localhost"])
 def test_an_address_is_taken_before_its_server_has_started(host: str):
     with bind_sockets(Address.parse(f"http://{host}:0/mcp")) as (first, *_):
         again = Address.parse(f"http://{host}:{first.getsockname()[1]}/mcp")
@@ -243,7 +243,7 @@ async def test_https_and_wss_are_served_with_a_certificate(certificate: dict[str
             assert "sealed" in str(await over.recv())
 
 
-@pytest.mark.parametrize("scheme", ["https", "wss"])
+@for_each_row("scheme", ["https", "wss"])
 def test_a_secure_address_needs_a_certificate(scheme: str):
     with pytest.raises(UsageError, match=rf"{scheme}:// needs a certificate.*\n.*certfile"):
         shop().run(f"{scheme}://127.0.0.1:0/mcp")

@@ -19,6 +19,7 @@ from defserve.serve.connection import Connection
 from defserve.serve.lifespans import close_connection, drain_connection, enter_lifespans
 from tests import asgi, clock
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
+from tests.rows import for_each_row
 
 VERSIONS = (HANDSHAKE[-1], STATELESS)
 MILLISECOND = 0.001
@@ -124,7 +125,7 @@ async def connected() -> AsyncIterator[tuple[Connection, Pipe]]:
         await close_connection(connection, 1)
 
 
-@pytest.mark.parametrize("tool", ["at_once", "after_a_wait", "blocking", "failing", "logging"])
+@for_each_row("tool", ["at_once", "after_a_wait", "blocking", "failing", "logging"])
 def test_in_a_pipe_the_reply_is_written_a_millisecond_after_the_notification(tool: str):
     async def scene() -> None:
         async with connected() as (connection, pipe):

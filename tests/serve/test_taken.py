@@ -17,6 +17,7 @@ from defserve.serve.http.streamable import route_message
 from defserve.serve.lifespans import MemoryTransport
 from defserve.serve.outbound import WebSocketClient
 from defserve.serve.stdio import StdioTransport
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +63,7 @@ class Pipes:
                 pass
 
 
-@pytest.mark.parametrize("ending", ["close", "peer leaves", "closed before"])
+@for_each_row("ending", ["close", "peer leaves", "closed before"])
 async def test_stdio(ending: str):
     pipes, sender = Pipes(), Sender()
     try:
@@ -81,7 +82,7 @@ async def test_stdio(ending: str):
         pipes.close()
 
 
-@pytest.mark.parametrize("ending", ["close", "peer leaves", "never read"])
+@for_each_row("ending", ["close", "peer leaves", "never read"])
 async def test_memory(ending: str):
     transport, sender = MemoryTransport(1_000), Sender()
     transport.start(asyncio.get_running_loop(), lambda frames: None, transport.close)
@@ -96,7 +97,7 @@ async def test_memory(ending: str):
     assert sender.each_once
 
 
-@pytest.mark.parametrize("ending", ["close", "peer leaves", "closed before"])
+@for_each_row("ending", ["close", "peer leaves", "closed before"])
 async def test_a_websocket_of_ours(ending: str):
     leave = asyncio.Event()
 

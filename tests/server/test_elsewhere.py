@@ -16,15 +16,16 @@ from defserve.context import Log
 from defserve.protocols.mcp.asking import client_requests
 from defserve.server.decorators import WebFields
 from defserve.server.options import DECLARED, OPTIONS, SERVER, ServerFields
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize(("name", "fix"), SERVER.items())
+@for_each_row(("name", "fix"), SERVER.items())
 def test_a_method_of_another_server_is_met_with_ours(name: str, fix: str):
     with pytest.raises(AttributeError, match=re.escape(f"Server has no attribute {name!r}\n  fix: {fix}")):
         getattr(Server("s"), name)
 
 
-@pytest.mark.parametrize(("name", "fix"), DECLARED.items())
+@for_each_row(("name", "fix"), DECLARED.items())
 def test_an_option_of_another_decorator_is_met_with_ours(name: str, fix: str):
     def look() -> str:
         return ""
@@ -35,14 +36,14 @@ def test_an_option_of_another_decorator_is_met_with_ours(name: str, fix: str):
     assert caught.value.__suppress_context__
 
 
-@pytest.mark.parametrize("name", client_requests.CONTEXT_HINTS)
+@for_each_row("name", client_requests.CONTEXT_HINTS)
 def test_a_verb_of_another_context_is_met_with_ours(name: str):
     assert name not in dir(Context)
     with pytest.raises(AttributeError, match=f"Context has no attribute '{name}'\n  fix: "):
         getattr(Context.__new__(Context), name)
 
 
-@pytest.mark.parametrize("name", client_requests.LOG_HINTS)
+@for_each_row("name", client_requests.LOG_HINTS)
 def test_a_method_of_another_logger_is_met_with_ours(name: str):
     with pytest.raises(AttributeError, match=f"ctx.log has no attribute '{name}'\n  fix: "):
         getattr(Log.__new__(Log), name)
@@ -105,7 +106,7 @@ def test_a_property_that_fails_shows_its_own_error():
         _ = Odd("s").odd
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@for_each_row("option", OPTIONS)
 def test_an_option_of_another_server_is_met_with_ours(option: str):
     if option not in ServerFields.__annotations__:
         with pytest.raises(UsageError, match=f"Server has no option '{option}'") as refused:
@@ -113,8 +114,8 @@ def test_an_option_of_another_server_is_met_with_ours(option: str):
         assert refused.value.fix == OPTIONS[option]
 
 
-@pytest.mark.parametrize("method", ["run", "asgi"])
-@pytest.mark.parametrize("option", ["transport", "port", "allowed_host", "nonsense"])
+@for_each_row("method", ["run", "asgi"])
+@for_each_row("option", ["transport", "port", "allowed_host", "nonsense"])
 def test_an_option_that_does_not_exist_is_never_ignored(method: str, option: str):
     with pytest.raises(UsageError, match=f"server.{method} has no option '{option}'") as refused:
         getattr(Server("s"), method)(**{option: "http"})
@@ -122,7 +123,7 @@ def test_an_option_that_does_not_exist_is_never_ignored(method: str, option: str
     assert option not in WebFields.__annotations__
 
 
-@pytest.mark.parametrize("name", ["http", "sse", "streamable-http"])
+@for_each_row("name", ["http", "sse", "streamable-http"])
 def test_the_name_of_a_transport_is_met_with_an_address(name: str):
     with pytest.raises(UsageError, match="write the whole address: http://127.0.0.1:8000/mcp"):
         Server("s").run(name)
@@ -143,7 +144,7 @@ def test_an_option_that_a_feature_set_has_not_is_told_with_those_it_has():
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("on", ["stdio:", "http://127.0.0.1:0/mcp", "ws://127.0.0.1:0/mcp", "mcpx+ws://127.0.0.1:1/ws"])
+@for_each_row("on", ["stdio:", "http://127.0.0.1:0/mcp", "ws://127.0.0.1:0/mcp", "mcpx+ws://127.0.0.1:1/ws"])
 async def test_whoever_serves_inside_a_running_loop_is_told_what_to_write(on: str):
     with pytest.raises(UsageError, match="server.run(.*) was called in an event loop") as refused:
         Server("s").run(on)

@@ -219,7 +219,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@for_each_row("case", REFUSED)
 def test_what_cannot_be_included_is_refused(case: str):
     target, message = REFUSED[case]
     with pytest.raises(UsageError, match=message) as refusal:

@@ -14,6 +14,7 @@ from defserve.auth.principals import KeyHolder, scopes_of
 from defserve.errors import UsageError
 from defserve.server.metrics import BUCKETS, Metrics, labels
 from tests.raw import HANDSHAKE, STATELESS, raw, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,7 @@ def client(server: Server, **options: Any) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
 
-@pytest.mark.parametrize("version", [HANDSHAKE[-1], STATELESS])
+@for_each_row("version", [HANDSHAKE[-1], STATELESS])
 async def test_calls_are_counted_by_tool_and_outcome(version: str):
     server, metrics = shop()
     async with raw(server, version) as peer:

@@ -163,7 +163,7 @@ def wrapped() -> Server:
     return child
 
 
-@pytest.mark.parametrize("case", STRAYS)
+@for_each_row("case", STRAYS)
 def test_a_childs_protection_is_never_left_behind_silently(case: str):
     make, message = STRAYS[case]
     middle, parent = Server("middle", "1"), Server("parent", "1")

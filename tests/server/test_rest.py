@@ -20,6 +20,7 @@ from defserve.server import rest
 from defserve.server.openapi_document import openapi
 from tests.asgi import Web
 from tests.export import shop
+from tests.rows import for_each_row
 from tests.waiting import until
 
 BASE = "http://localhost"
@@ -58,7 +59,7 @@ def test_a_call_is_answered_with_the_value_or_the_reason(
     assert (told["result"] if status == 200 else told["error"]["type"]) == result
 
 
-@pytest.mark.parametrize("code", errors.KINDS)
+@for_each_row("code", errors.KINDS)
 def test_every_error_of_mgp_has_a_status_that_says_who_erred(code: int):
     kind = errors.KINDS[code]
     if kind.name in ("AUTH_REQUIRED", "AUTH_EXPIRED", "TOOL_NOT_FOUND", "INVALID_TOOL_ARGS", "SERVER_DRAINING"):

@@ -20,6 +20,7 @@ from defserve.errors import UsageError
 from defserve.server.telemetry import Telemetry
 from tests.at_address import at_address
 from tests.raw import ERAS, HANDSHAKE, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +67,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_call_is_a_span_by_the_conventions(version: str):
     watched = Watched()
     async with raw(watched.server, version) as peer:
@@ -84,7 +85,7 @@ async def test_a_call_is_a_span_by_the_conventions(version: str):
     }
 
 
-@pytest.mark.parametrize(("tool", "inner"), [("think", "thought"), ("work", "work in a thread")])
+@for_each_row(("tool", "inner"), [("think", "thought"), ("work", "work in a thread")])
 async def test_the_callers_trace_is_the_parent_and_the_tools_spans_are_children(tool: str, inner: str):
     watched = Watched()
     async with raw(watched.server) as peer:

@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 from defserve import Context, Server
 from tests.asgi import BOTH, Peer, Web, living, peer, request
 from tests.raw import ERAS, HANDSHAKE, STATELESS, soon, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -391,7 +392,7 @@ async def test_a_socket_that_is_not_read_delays_no_other_of_its_session(parser: 
     assert b'"text":"done"' in received
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_the_offer_of_a_request_is_read_once(version: str):
     server, read = Server("s", "1"), list[str]()
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
 from defserve.stores.store import MemoryNonces, NonceStore, Store, StoreChange, StoreNonces
+from tests.rows import for_each_row
 from tests.stores.conftest import Run
 
 
@@ -44,7 +45,7 @@ def test_a_nonce_is_forgotten_when_its_time_is_over_and_not_before():
     assert spend(store, "long") is False
 
 
-@pytest.mark.parametrize("ttl", [0.0, -1.0, -math.inf, math.nan])
+@for_each_row("ttl", [0.0, -1.0, -math.inf, math.nan])
 def test_an_expired_nonce_cannot_be_spent(ttl: float):
     store = MemoryNonces()
     assert spend(store, "a", ttl) is False

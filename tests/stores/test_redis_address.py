@@ -12,6 +12,7 @@ from defserve import Server, UsageError
 from defserve.stores.identity import open_store
 from defserve.stores.redis import RedisAddress, RedisStore
 from defserve.stores.store import StoreUnavailable
+from tests.rows import for_each_row
 
 
 def test_the_prefix_is_read_and_credentials_stay_out_of_logs():
@@ -22,7 +23,7 @@ def test_the_prefix_is_read_and_credentials_stay_out_of_logs():
     assert client.connection_pool.connection_kwargs["db"] == 3
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("address", "sentinels", "service", "db"),
     [
         ("redis+sentinel://a:1,b:2/main/4", [("a", 1), ("b", 2)], "main", 4),
@@ -45,13 +46,13 @@ def _of(pool: object) -> list[object]:
     return pool.sentinel_manager.sentinels  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("address", ["redis+sentinel://a:1", "redis+sentinel:///main", "redis+sentinel://a:x/main"])
+@for_each_row("address", ["redis+sentinel://a:1", "redis+sentinel:///main", "redis+sentinel://a:x/main"])
 def test_an_incomplete_address_is_refused(address: str):
     with pytest.raises(UsageError):
         RedisAddress(address).client()
 
 
-@pytest.mark.parametrize("address", ["memory:", "sqlite:///a.db", "localhost:6379"])
+@for_each_row("address", ["memory:", "sqlite:///a.db", "localhost:6379"])
 def test_sessions_are_shared_through_a_redis_only(address: str):
     with pytest.raises(UsageError, match="is not the address of a Redis"):
         Server("s", shared=address)

@@ -7,6 +7,7 @@ import pytest
 from defserve.errors import PeerError, ToolError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.testing import Decline, SyncClient, Unused, assert_schemas
+from tests.rows import for_each_row
 from tests.testing.calculator import server
 
 # Tools have had `_meta`, which carries the type of a lone text, since 2025-06-18.
@@ -20,7 +21,7 @@ def client(request: pytest.FixtureRequest):
         yield client
 
 
-@pytest.mark.parametrize("version", UNTYPED)
+@for_each_row("version", UNTYPED)
 def test_values_are_text_where_types_cannot_be_published(version: str):
     with SyncClient(server, version) as client:
         assert client.version == version
@@ -28,7 +29,7 @@ def test_values_are_text_where_types_cannot_be_published(version: str):
         assert client.call("names") == '["Ann","Bo"]'
 
 
-@pytest.mark.parametrize("version", TYPED)
+@for_each_row("version", TYPED)
 def test_values_come_back_as_they_were_returned(version: str):
     with SyncClient(server, version) as client:
         assert client.version == version

@@ -47,7 +47,7 @@ def test_an_mgp_client_confirms_by_itself(era: str, over: str):
             client.call("run", command="rm -rf /")
 
 
-@pytest.mark.parametrize("era", ERAS)
+@for_each_row("era", ERAS)
 def test_an_mgp_client_without_confirm_asks_the_test(era: str):
     with SyncClient(SERVER, era, mgp=Mgp("auto_approve", audit=[])) as client:
         client.will_answer({"value": True}, Decline)

@@ -202,7 +202,7 @@ def test_a_member_that_cannot_check_signatures_is_passed_over(member: Any) -> No
     assert [entry.kid for entry in parse_key_set(key_set(member, TWO), ALL)] == ["two"]
 
 
-@pytest.mark.parametrize("fields", [{"use": "sig"}, {"key_ops": ["verify"]}, {"alg": "ES256"}, {"kid": None}])
+@for_each_row("fields", [{"use": "sig"}, {"key_ops": ["verify"]}, {"alg": "ES256"}, {"kid": None}])
 def test_a_member_may_say_what_it_is_for(fields: dict[str, Any]) -> None:
     assert len(parse_key_set(key_set({**ONE, **fields}), ALL)) == 1
 

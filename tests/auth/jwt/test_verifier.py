@@ -109,7 +109,7 @@ def test_a_truly_signed_token_with_wrong_claims_is_nobody_s(changed: dict[str, A
     assert verified(signed(claims(**changed))) is None, why
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "changed",
     [
         {"aud": ["https://other.example", AUDIENCE]},
@@ -165,7 +165,7 @@ def test_a_hostile_token_is_nobody_s(token: str) -> None:
     assert verified(token) is None
 
 
-@pytest.mark.parametrize("where", ["jku", "jwk", "x5u", "x5c"])
+@for_each_row("where", ["jku", "jwk", "x5u", "x5c"])
 def test_a_token_cannot_bring_its_own_key(where: str) -> None:
     mine = private_key("ES256", "mine")
     brought = {"jwk": jwk(mine, "ES256"), "x5c": ["MII"]}.get(where, "https://evil.example/keys")

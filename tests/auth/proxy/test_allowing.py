@@ -50,10 +50,10 @@ def test_no_letter_of_unicode_counts_as_another(vendor: str, claim: str) -> None
     """Every character that `str.lower` or `str.casefold` turns into ASCII, and every letter beyond it."""
     host = "" if vendor == "github" else "@x.example"
     letters = [chr(code) for code in range(0x80, 0x11000) if chr(code).isalpha()]
+    names = {each for letter in letters for each in (letter, letter.lower()[:1], letter.casefold()[:1])}
     allows = allows_of([f"mar{letter}{host}" for letter in ascii_lowercase], VENDORS[vendor])
-    for letter in letters:
-        for name in {letter, letter.lower()[:1], letter.casefold()[:1]} - set(ascii_lowercase):
-            assert not allows({"sub": "0", "email_verified": True, claim: f"mar{name}{host}"}), hex(ord(name))
+    for name in names - set(ascii_lowercase):
+        assert not allows({"sub": "0", "email_verified": True, claim: f"mar{name}{host}"}), hex(ord(name))
     assert all(allows({"sub": "0", "email_verified": True, claim: f"MAR{c.upper()}{host}"}) for c in ascii_lowercase)
     if host:
         assert not allows_of(["@kiosk.example"], VENDORS[vendor])(

@@ -107,7 +107,7 @@ def test_a_schema_that_is_wrong_or_dangerous_is_refused(schema: Any, problem: st
     assert caught.value.where == "a.py:1" and caught.value.problem.startswith("search: ") and caught.value.fix
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "schema",
     [
         {"type": "object", "properties": {"$ref": {"type": "string"}, "pattern": {"type": "string"}}},
@@ -151,7 +151,7 @@ def test_a_value_too_deep_to_check_is_refused() -> None:
         recursive.validate(value)
 
 
-@pytest.mark.parametrize("union", ["anyOf", "oneOf"])
+@for_each_row("union", ["anyOf", "oneOf"])
 def test_a_union_looks_at_a_few_errors_of_each_branch(union: str) -> None:
     asked = 0
 

@@ -124,7 +124,7 @@ def grown(depth: int, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     return make(grown(depth - 1, make)) if depth else {}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "make", "count"),
     [
         (Node, lambda below: {"left": below, "right": below}, 3),
@@ -265,7 +265,7 @@ def _taking(annotation: Any) -> Arguments:
     return Arguments.of(read_signature(f, lambda _: None))
 
 
-@pytest.mark.parametrize("name", _COLLIDING)
+@for_each_row("name", _COLLIDING)
 def test_values_whose_hashes_a_caller_can_choose_are_few(name: str):
     annotation, make = _COLLIDING[name]
     arguments = _taking(annotation)
@@ -274,7 +274,7 @@ def test_values_whose_hashes_a_caller_can_choose_are_few(name: str):
         arguments.validate({"given": make(MAX_NUMBERS + 1)})
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "given"),
     [
         (set[str], [str(number) for number in range(MAX_NUMBERS + 1)]),

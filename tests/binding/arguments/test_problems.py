@@ -132,7 +132,7 @@ def test_what_is_missing_is_named() -> None:
             arguments(tool).validate(none)
 
 
-@pytest.mark.parametrize("given", [[1], "text", 3, True])
+@for_each_row("given", [[1], "text", 3, True])
 def test_arguments_that_are_no_object_are_refused(given: Any) -> None:
     def tool(a: int = 1) -> None: ...
 
@@ -140,7 +140,7 @@ def test_arguments_that_are_no_object_are_refused(given: Any) -> None:
         arguments(tool).validate(given)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("name", "line"),
     [
         ("limt", 'unknown argument "limt"; did you mean "limit"?'),

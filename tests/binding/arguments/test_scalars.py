@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NewType, Optional
 
 import annotated_types as at
-import pytest
 from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 
@@ -127,7 +126,7 @@ def test_what_is_not_known_exactly_is_left_to_pydantic(annotation: Any) -> None:
     assert build(annotation) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("abstract", "concrete"),
     [(Iterable[int], list[int]), (Sequence[int], list[int]), (Mapping[str, int], dict[str, int])],
 )

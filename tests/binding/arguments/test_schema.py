@@ -359,7 +359,7 @@ def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
             assert str(error).encode()
 
 
-@pytest.mark.parametrize("depth", [100, 5_000])
+@for_each_row("depth", [100, 5_000])
 def test_deep_values_are_told_apart_or_refused(depth: int) -> None:
     value: Any = {}
     for _ in range(depth):
@@ -379,7 +379,7 @@ def wide(members: int) -> str:
     return "{" + ",".join(f'"{n}":1' for n in range(members)) + "}"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("annotation", "text", "reason"),
     [
         (list[Any], deep(65), "nested deeper than 64 levels"),
@@ -396,12 +396,12 @@ def test_json_in_a_string_is_held_to_the_limits_of_a_message(annotation: Any, te
     assert str(caught.value).endswith(f"x: the JSON in this string: {reason}")
 
 
-@pytest.mark.parametrize("text", [deep(64), f"[{wide(10_000)}]", "[1e300]"], ids=["deep", "wide", "large"])
+@for_each_row("text", [deep(64), f"[{wide(10_000)}]", "[1e300]"], ids=["deep", "wide", "large"])
 def test_json_in_a_string_at_the_limits_is_taken(text: str) -> None:
     assert isinstance(one(list[Any]).validate({"x": text})["x"], list)
 
 
-@pytest.mark.parametrize("text", ["[NaN]", "[Infinity]"])
+@for_each_row("text", ["[NaN]", "[Infinity]"])
 def test_json_in_a_string_has_no_names_for_what_is_no_number(text: str) -> None:
     with pytest.raises(BadArguments, match="expected array"):
         one(list[Any]).validate({"x": text})

@@ -11,6 +11,7 @@ from jsonschema import validators
 
 from defserve.binding.explicit_schema import ExplicitArguments, find_errors, is_valid_instance
 from defserve.errors import BadArguments
+from tests.rows import for_each_row
 
 _Drafts: Any = validators
 Draft201909Validator, Draft202012Validator = _Drafts.Draft201909Validator, _Drafts.Draft202012Validator
@@ -25,7 +26,7 @@ _VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("one", _VALUES, ids=lambda value: repr(value)[:20] if value != 10**4000 else "huge")
+@for_each_row("one", _VALUES, ids=lambda value: repr(value)[:20] if value != 10**4000 else "huge")
 def test_items_are_equal_as_json_is(one: Any):
     for other in _VALUES:
         expected = Draft202012Validator({"uniqueItems": True}).is_valid([one, other])

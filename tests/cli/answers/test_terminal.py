@@ -76,8 +76,8 @@ def test_empty_lines_without_an_end_are_not_read_for_ever():
     assert fill_in("?", form, lambda: "\n") is Cancel
 
 
-@pytest.mark.parametrize("field", [{"type": "string"}, {"type": "boolean"}, {"type": "integer"}, {"enum": ["a"]}])
-@pytest.mark.parametrize("is_required", [True, False])
+@for_each_row("field", [{"type": "string"}, {"type": "boolean"}, {"type": "integer"}, {"enum": ["a"]}])
+@for_each_row("is_required", [True, False])
 def test_every_question_can_be_declined_by_the_same_word(field: dict[str, object], is_required: bool):
     form = {"properties": {"it": field, "b": {"type": "string"}}, "required": ["it"] if is_required else []}
     assert fill_in("?", form, typing(" /Decline \n")) is Decline
@@ -98,7 +98,7 @@ def test_the_end_of_input_dismisses():
     assert fill_in("?", SCHEMA, typing("Ann\n")) is Cancel
 
 
-@pytest.mark.parametrize(("line", "decision"), [("y\n", Accept), ("YES\n", Accept), ("\n", Decline), ("", Cancel)])
+@for_each_row(("line", "decision"), [("y\n", Accept), ("YES\n", Accept), ("\n", Decline), ("", Cancel)])
 def test_a_question_without_fields_is_a_yes_or_no(line: str, decision: object):
     assert agree("Sure?", typing(line)) is decision
     assert fill_in("Sure?", {"type": "object", "properties": {}}, typing(line)) is decision

@@ -83,7 +83,7 @@ def test_bytes_beside_a_value_are_found():
     assert media_of({}) == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("value", "is_it"), [([{"type": "text"}], True), ([], False), ([1], False), ({"type": "text"}, False), ("x", False)]
 )
 def test_a_list_of_content_is_told_from_a_value(value: object, is_it: bool):

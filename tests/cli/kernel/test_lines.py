@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from defserve.cli.kernel_actions import ps_lines
+from tests.rows import for_each_row
 
 ROW: dict[str, Any] = {"id": "a", "state": "connected", "tools": 0, "calls": 0, "calls_total": 0, "restarts": 0}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("row", "tools", "calls"),
     [
         ({}, "0", "0"),

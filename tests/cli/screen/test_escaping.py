@@ -16,12 +16,13 @@ from defserve.cli.commands.read import page
 from defserve.cli.screen import console
 from defserve.cli.screen_blocks import Data, Line, Written, lines
 from defserve.client.links.stdio import ProcessLink
+from tests.rows import for_each_row
 
 HOSTILE = "\x1b]0;x\x07\x9b31m\x7f\u202eRTL\u2066\U000e0041\r|"
 RAW = set(HOSTILE) - set("]0;x31mRTL|")
 
 
-@pytest.mark.parametrize("compact", [True, False])
+@for_each_row("compact", [True, False])
 def test_json_escapes_what_reorders_hides_or_controls_and_loses_nothing(compact: bool) -> None:
     [text] = Data({HOSTILE: [HOSTILE, "ä\n\t"]}, compact=compact)
     assert not RAW & set(text)

@@ -13,6 +13,7 @@ from defserve.cli.screen import help_lines, is_drawn, problem_lines, prompt_for,
 from defserve.cli.screen_blocks import Block, Data, Diff, Line, Table, Written
 from tests.cli.goldens import Terminal
 from tests.effort import cpu_within
+from tests.rows import for_each_row
 
 BLOCKS: list[Block] = [
     Line(("name", "title"), " and more"),
@@ -163,7 +164,7 @@ def test_help_is_styled_and_its_text_stays():
     assert lines[5].parts[0] == ("  -h, --help", "option") and lines[5].hang == 13
 
 
-@pytest.mark.parametrize("line", ["a" * 26, "a " * 10_000, "  -x" + " --a" * 5_000])
+@for_each_row("line", ["a" * 26, "a " * 10_000, "  -x" + " --a" * 5_000])
 def test_help_is_read_in_no_time(line: str):
     assert cpu_within(1, lambda: list(help_lines(line)))
 

@@ -14,6 +14,7 @@ from defserve.cli.target_listing import check_items
 from defserve.errors import PeerError
 from defserve.tooling.lint.definitions import of_wire
 from defserve.tooling.listing import ServerListing
+from tests.rows import for_each_row
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from(["a", "array", "object"]),
@@ -28,7 +29,7 @@ VALUES = st.recursive(
 MEMBERS = ["title", "description", "inputSchema", "annotations", "_meta", "arguments", "security"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("kind", "item", "problem"),
     [
         ("tools", {"name": 5}, "in number 1, name is not a string"),

@@ -51,9 +51,7 @@ async def test_a_view_is_what_the_content_item_says():
     assert offered == {"io.modelcontextprotocol/ui": {"mimeTypes": [MIME]}}
 
 
-@pytest.mark.parametrize(
-    "meta", [{"ui": 7}, {"ui": {"csp": 7, "permissions": 7, "prefersBorder": "yes", "domain": 7}}, 7]
-)
+@for_each_row("meta", [{"ui": 7}, {"ui": {"csp": 7, "permissions": 7, "prefersBorder": "yes", "domain": 7}}, 7])
 async def test_what_has_another_shape_counts_as_left_out(meta: Any):
     app = await rendered(pretend({**VIEW, "_meta": meta}))
     assert "connect-src 'none'" in app.policy
@@ -92,7 +90,7 @@ async def test_a_view_of_another_scheme_is_refused():
         await rendered(pretend(VIEW, tools=tools))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("tool", "problem"),
     [("plain", "has no view"), ("missing", "lists no tool"), ("press", "has no view"), ("think", "has no view")],
 )
@@ -107,7 +105,7 @@ async def test_a_tool_for_views_alone_is_not_rendered():
         await rendered(pretend(VIEW, tools=tools))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "content", [[], [{"type": "image", "data": "", "mimeType": "image/png"}], [{"type": "text", "text": " "}]]
 )
 async def test_a_result_without_a_text_is_refused(content: Any):

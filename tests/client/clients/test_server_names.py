@@ -67,8 +67,8 @@ def test_whatever_a_server_calls_itself_there_is_a_name_for_it(own: str):
     assert check_server_name(server_name_of(own))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("name", ["__proto__", "constructor", "a/b", "", "x" * 1_000_000, "a\n[x]"], ids=range(6))
+@for_each_row("client", CLIENTS)
+@for_each_row("name", ["__proto__", "constructor", "a/b", "", "x" * 1_000_000, "a\n[x]"], ids=range(6))
 def test_no_client_gets_such_a_name(client: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from defserve.cli import main
 
@@ -103,7 +103,7 @@ def test_the_template_refuses_the_same_names():
             asked.complete({"project_name": name})
 
 
-@pytest.mark.parametrize("name", ["__proto__", "a\nb", "x" * 1_000 + "-", "\x7f", "a-b\0"])
+@for_each_row("name", ["__proto__", "a\nb", "x" * 1_000 + "-", "\x7f", "a-b\0"])
 def test_no_document_has_such_an_id(name: str):
     with pytest.raises(UsageError, match="cannot be an id"):
         mgp_entry({"name": name}, {}, command=["python"])

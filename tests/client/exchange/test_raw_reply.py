@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +29,7 @@ def compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "reply",
     [
         b'{"jsonrpc":"2.0","id":7,"result":{"a": [1,  2], "b":1.50}}',
@@ -44,7 +43,7 @@ def test_the_result_keeps_its_bytes(reply: bytes):
     assert message.raw == b'{"a": [1,  2], "b":1.50}'
 
 
-@pytest.mark.parametrize("space", [b"\n", b"\r", b"\r\n"])
+@for_each_row("space", [b"\n", b"\r", b"\r\n"])
 def test_a_result_over_several_lines_is_passed_on_as_one_line(space: bytes):
     message = read_raw_reply(b'{"jsonrpc":"2.0","id":7,"result":{' + space + b'"a":1}}')
     assert isinstance(message, RawReply)

@@ -100,7 +100,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     OPEN.discard(writer)
 
 
-@pytest.mark.parametrize("tool", ["body", "stream"])
+@for_each_row("tool", ["body", "stream"])
 async def test_over_http_the_request_is_failed_by_a_body_and_on_an_open_stream(tool: str) -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"

@@ -46,7 +46,7 @@ async def test_its_tools_resources_and_prompts_are_reached(version: str | None, 
 
 
 @pytest.mark.filterwarnings("ignore:The logging capability is deprecated")
-@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@for_each_row("version", ["2025-11-25", "2026-07-28"])
 async def test_progress_logs_and_questions_travel_on_the_stream_of_the_call(version: str):
     progress: list[float] = []
     logs: list[Any] = []

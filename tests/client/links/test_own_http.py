@@ -29,7 +29,7 @@ async def test_its_tools_resources_and_prompts_are_reached(version: str | None):
         await client.ping()
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_progress_logs_and_questions_come_before_the_result(version: str):
     heard: list[Any] = []
     options: dict[str, Any] = {
@@ -58,7 +58,7 @@ async def test_calling_off_a_call_cancels_the_function(version: str, monkeypatch
         assert await client.call("add", a=1) == 3
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_news_of_a_resource_reach_who_listens(version: str):
     async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
         async with client.listen(uris=["note://today"]) as events, asyncio.timeout(20):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from defserve.client.links.event_streams import SseParser
 from defserve.errors import PeerError
+from tests.rows import for_each_row
 
 
 def events(*chunks: bytes, limit: int = 1_000) -> list[tuple[str, bytes]]:
@@ -29,7 +30,7 @@ def test_comments_unknown_fields_and_events_without_data_are_skipped():
     assert events(b": hello\n\nfoo: bar\nevent: x\n\n:\ndata: 1\n: again\n\n") == [("message", b"1")]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@for_each_row("end", [b"\n", b"\r\n", b"\r"])
 def test_every_end_of_line_is_known(end: bytes):
     assert events(end.join([b"data: 1", b"data: 2", b"", b"data: 3", b"", b""])) == [
         ("message", b"1\n2"),
@@ -92,7 +93,7 @@ def test_half_an_event_is_forgotten_on_a_new_connection():
     assert (stream.last_id, stream.retry) == ("1", 0.01)
 
 
-@pytest.mark.parametrize("endless", [b"data: " + b"x" * 99, b"data: x\n", b"x", b": x"])
+@for_each_row("endless", [b"data: " + b"x" * 99, b"data: x\n", b"x", b": x"])
 def test_an_event_that_does_not_end_is_given_up(endless: bytes):
     stream = SseParser(100)
     with pytest.raises(PeerError, match="more than 100 bytes"):

@@ -11,6 +11,7 @@ from defserve.client import Answers, Client
 from defserve.client.links.stdio import ProcessLink
 from defserve.errors import PeerGone
 from tests.effort import slow
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,7 @@ async def test_a_command_that_does_not_exist_is_named():
         await ProcessLink.spawn("no-such-command-here")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("command", "folder", "advised"),
     [
         ("no-such-command-here", None, True),
@@ -86,7 +87,7 @@ async def test_a_server_that_dies_leaves_its_exit_code_and_last_words():
     assert "no database" in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("code", "said"),
     [("pass", True), ("import sys; print('made', file=sys.stderr)", True), ("print('{}')", False), ("exit(1)", False)],
 )

@@ -101,7 +101,7 @@ def test_what_a_server_claims(block: Json, claimed: set[str]):
     assert claims(block, {"tools": {}}) == claimed | {"tools"}
 
 
-@pytest.mark.parametrize("grants", [["telepathy"], "tools", ["channels"]])
+@for_each_row("grants", [["telepathy"], "tools", ["channels"]])
 def test_grants_that_name_nothing_are_refused(grants: Any):
     with pytest.raises(UsageError, match="names no capability"):
         Mcpl(grants=grants)
@@ -264,7 +264,7 @@ async def test_what_is_gone_is_unknown():
         assert (await server.ask("scope/elevate", asked))["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("feature_set", "code"),
     [("memory.unknown", -32003), ("memory.usage", -32001), ("off", -32001), ("broken", -32002), ("empty", -32001)],
 )

@@ -15,6 +15,7 @@ from defserve.protocols.mcpl.content import IncomingMessage, ModelInfo, Turn, Tu
 from defserve.protocols.mcpl.vocabulary import HookFailed
 from tests.client.mcpl.scripted import MEMORY, Json, LiveServer, Trail, hosting, live_server
 from tests.client.pretend import SILENCE, Fail
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +154,7 @@ async def test_a_server_that_fails_contributes_nothing():
         assert await mcpl.before_inference(TURN) == []
 
 
-@pytest.mark.parametrize("name", ["memory.unheard", "memory.proactive", None, 3])
+@for_each_row("name", ["memory.unheard", "memory.proactive", None, 3])
 async def test_what_no_enabled_hook_of_the_server_says_is_left_out(name: Any):
     trail = Trail()
     server = live_server(replies=injecting(injection("Obey me"), feature_set=name))
@@ -173,9 +174,7 @@ async def test_an_injection_names_its_own_set_where_there_are_several():
         assert [one.feature_set for one in await mcpl.before_inference(TURN)] == ["memory.retrieval"]
 
 
-@pytest.mark.parametrize(
-    "broken", [{"position": "top"}, {"namespace": None}, {"content": 7}, {"content": [{"type": "text"}]}]
-)
+@for_each_row("broken", [{"position": "top"}, {"namespace": None}, {"content": 7}, {"content": [{"type": "text"}]}])
 async def test_a_broken_injection_is_left_out_and_the_others_stay(broken: Json):
     server = live_server(replies=injecting({**injection("broken"), **broken}, injection("whole")))
     async with hosting(server) as mcpl:
@@ -237,14 +236,14 @@ FAILURES: list[Any] = [
 
 
 @pytest.mark.req("MCPL-13.3", "MCPL-10.6")
-@pytest.mark.parametrize("failure", FAILURES)
+@for_each_row("failure", FAILURES)
 async def test_by_default_the_answer_is_shown_when_a_review_fails(failure: Any):
     async with hosting(live_server(BLOCKING, {AFTER: failure}), Mcpl(after_seconds=0.02, audit=[])) as mcpl:
         assert (await mcpl.after_inference(TURN, "As it was")).text == "As it was"
 
 
 @pytest.mark.req("MCPL-13.3")
-@pytest.mark.parametrize("failure", FAILURES)
+@for_each_row("failure", FAILURES)
 async def test_a_host_that_fails_closed_shows_nothing_when_a_review_fails(failure: Any):
     options = Mcpl(after_seconds=0.02, fail_closed=True, audit=[])
     async with hosting(live_server(BLOCKING, {AFTER: failure}, name="compliance"), options) as mcpl:
@@ -282,7 +281,7 @@ async def test_every_injection_is_labelled_with_its_origin():
     assert [said] == found.content == [Text("Obey me")]
 
 
-@pytest.mark.parametrize("leaf", ["observe", "inject.system"])
+@for_each_row("leaf", ["observe", "inject.system"])
 async def test_a_hook_that_is_declared_by_a_leaf_runs(leaf: str):
     sets = {"memory.retrieval": {"description": "Retrieve", "uses": [f"contextHooks.beforeInference.{leaf}"]}}
     answer = {

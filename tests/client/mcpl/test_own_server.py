@@ -61,7 +61,7 @@ async def test_hooks_run_in_both_eras(road: str, version: str):
         assert await client.mcpl.before_inference(TURN) == []
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_events_inference_and_the_model_are_asked_of_the_host(road: str):
     model = ScriptedModel("Short", ["Bit ", "by bit"], info=ModelInfo("tiny", "acme"))
     events: list[str] = []
@@ -84,7 +84,7 @@ async def test_events_inference_and_the_model_are_asked_of_the_host(road: str):
     assert events == ["evt_1"]
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_scopes_are_elevated(road: str):
     scopes = {"files.edit": {"whitelist": ["/project/**"], "blacklist": ["**/.env"]}}
     async with hosting(road, scopes=scopes, approve=lambda e: {**e.payload, "by": "me"}) as client:
@@ -98,7 +98,7 @@ async def test_scopes_are_elevated(road: str):
             await client.mcpl.call("edit", "/project/b", path="/project/c")
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_channels_are_opened_published_to_watched_and_heard_from(road: str):
     async with hosting(road, on_message=lambda message: f"conv_{message.id}") as client:
         mcpl = client.mcpl

@@ -17,6 +17,7 @@ from tests.at_address import at_address
 from tests.forking.spawning import spawn
 from tests.protocols.mcpl import both
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("MCPL-05")]
 
@@ -42,7 +43,7 @@ async def hosting(road: str, version: str = HANDSHAKE, **options: Any) -> AsyncG
             yield client, client.mcpl
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_everything_that_is_granted_works(road: str):
     async with hosting(road) as (client, mcpl):
         assert (mcpl.version, mcpl.receipt.accepted) == ("0.5", True)
@@ -63,7 +64,7 @@ async def test_everything_that_is_granted_works(road: str):
         assert "inf_1 completed 7" in await client.call("listen")
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_nothing_else_does(road: str):
     async with hosting(road, grants=["channels.typing"]) as (client, mcpl):
         assert mcpl.receipt.accepted
@@ -77,7 +78,7 @@ async def test_nothing_else_does(road: str):
             await client.request("context/beforeInference", {"inferenceId": "i"})
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_without_sessions_the_grant_travels_along(road: str):
     async with hosting(road, STATELESS) as (client, mcpl):
         assert (mcpl.version, mcpl.receipt) == ("0.5", None)

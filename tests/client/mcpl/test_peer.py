@@ -39,7 +39,7 @@ async def test_the_host_offers_what_it_can_do_in_the_servers_shape():
 
 
 @pytest.mark.req("MCPL-5.2")
-@pytest.mark.parametrize("method", ["inference/request", "model/info", "push/event"])
+@for_each_row("method", ["inference/request", "model/info", "push/event"])
 async def test_what_is_not_offered_is_not_answered(method: str):
     server = live_server()
     async with hosting(server, Mcpl(without=["pushEvents"], audit=[])):
@@ -76,7 +76,7 @@ async def test_a_plain_server_is_sent_nothing_of_mcpl_and_works():
     }
 
 
-@pytest.mark.parametrize("version", ["1.0", 4, None])
+@for_each_row("version", ["1.0", 4, None])
 async def test_a_version_nobody_knows_is_a_plain_server(version: Any):
     async with hosting(live_server({**MEMORY, "version": version})) as mcpl:
         assert mcpl.version is None
@@ -147,7 +147,7 @@ async def test_feature_sets_may_be_declared_as_an_array():
         assert list(listed.feature_sets) == list(described.feature_sets)
 
 
-@pytest.mark.parametrize("found", [True, None, "memory", [1, {"description": "nameless"}], {"memory.x": 3}])
+@for_each_row("found", [True, None, "memory", [1, {"description": "nameless"}], {"memory.x": 3}])
 async def test_feature_sets_in_no_form_at_all_are_none(found: Any):
     async with hosting(live_server({**MEMORY, "featureSets": found})) as mcpl:
         assert len(mcpl.feature_sets) == 0
@@ -234,7 +234,7 @@ async def test_a_sink_that_fails_does_not_stop_the_host(caplog: pytest.LogCaptur
     assert "disk full" in caplog.text
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "options",
     [
         {"feature_sets": "memory.*"},

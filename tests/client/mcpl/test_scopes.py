@@ -139,7 +139,7 @@ async def test_without_a_function_the_person_is_asked_and_without_one_it_is_deni
 
 
 @pytest.mark.req("MCPL-6.6")
-@pytest.mark.parametrize(("name", "code"), [("files.edit", -32001), ("files.unheard", -32003), (None, -32602)])
+@for_each_row(("name", "code"), [("files.edit", -32001), ("files.unheard", -32003), (None, -32602)])
 async def test_a_set_that_is_off_or_unknown_cannot_be_elevated(name: Any, code: int):
     server = live_server(BLOCK)
     async with hosting(server, Mcpl([], approve=lambda _: True, audit=[])):
@@ -147,7 +147,7 @@ async def test_a_set_that_is_off_or_unknown_cannot_be_elevated(name: Any, code: 
     assert reply["error"]["code"] == code
 
 
-@pytest.mark.parametrize("scope", [None, {}, {"label": ""}, {"label": "a\nb"}, {"label": "a", "payload": 3}])
+@for_each_row("scope", [None, {}, {"label": ""}, {"label": "a\nb"}, {"label": "a", "payload": 3}])
 async def test_a_broken_scope_is_invalid(scope: Any):
     server = live_server(BLOCK)
     async with hosting(server, Mcpl(approve=lambda _: True, audit=[])):

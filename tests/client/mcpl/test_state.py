@@ -96,7 +96,7 @@ async def test_a_host_follows_rolls_back_and_branches(road: str, version: str, s
         assert "Checkpoint not found" in caught.value.message
 
 
-@pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])
+@for_each_row("version", [HANDSHAKE, STATELESS])
 async def test_a_host_that_sends_nothing_goes_on_where_the_server_is(version: str):
     async with example("notes", version=version, state=None) as client:
         mcpl = client.mcpl
@@ -136,7 +136,7 @@ async def test_opaque_checkpoints_are_followed_by_their_names(road: str, version
         assert [record["outcome"] for record in trail.of("state/rollback")] == ["success", "failure"]
 
 
-@pytest.mark.parametrize("road", ["http", "ws"])
+@for_each_row("road", ["http", "ws"])
 async def test_a_caller_that_cannot_be_told_apart_begins_anew_where_it_says_nothing(road: str):
     async with example("notes", road, STATELESS) as client:
         for text in "ab":
@@ -189,7 +189,7 @@ async def test_a_host_that_kept_the_content_comes_back_with_it():
             await client.call("list_notes")
 
 
-@pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])
+@for_each_row("version", [HANDSHAKE, STATELESS])
 async def test_a_host_is_told_of_every_checkpoint_and_of_who_made_it(version: str):
     told: list[StateChange] = []
     async with example("notes", version=version, on_state=told.append) as client:
@@ -331,7 +331,7 @@ async def test_without_a_session_the_mirror_in_meta_is_read():
     assert sent(server) == [{}, {"checkpoint": "chk_a", "state": {}}]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "state",
     [
         {"checkpoint": "chk_b", "parent": "chk_a", "patch": [{"op": "remove", "path": "/none"}]},
@@ -349,7 +349,7 @@ async def test_a_patch_that_cannot_be_followed_leaves_the_checkpoint(state: Any)
     assert sent(server)[2] == {"checkpoint": "chk_b"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "state",
     [
         {"checkpoint": 7, "parent": None},

@@ -40,7 +40,7 @@ async def test_a_confirmation_and_a_selection_are_put_to_the_clients_answers():
     assert asked == [("Pay?", {"type": "boolean"}), ("From which account?", choice)]
 
 
-@pytest.mark.parametrize("road", ["stdio", "http"])
+@for_each_row("road", ["stdio", "http"])
 async def test_callbacks_are_answered_over_every_road(road: str):
     answers = Answers(ask=lambda message, schema: {"any": "current" if "account" in message else False})
     async with connected(road, ERAS[0], answers=answers, mgp=trusting()) as client:
@@ -84,7 +84,7 @@ async def test_an_answer_goes_back_by_its_callback_id(kind: str, answer: Any, re
     assert told["params"] == {"callback_id": "cb", "response": response}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "params", [{"callback_id": "cb", "type": "notification"}, {"type": "input"}, {"callback_id": 7, "type": "input"}]
 )
 async def test_what_wants_no_answer_gets_none(params: dict[str, Any]):

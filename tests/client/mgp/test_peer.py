@@ -41,8 +41,8 @@ async def test_a_host_with_and_without_mgp_calls_a_server_with_mgp(speaks: str, 
 
 
 @pytest.mark.req("MGP-1.3", "MGP-2.4.2", "MGP-8.2")
-@pytest.mark.parametrize("speaks", ["plain", "mgp"])
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("speaks", ["plain", "mgp"])
+@for_each_row("version", ERAS)
 async def test_a_host_with_and_without_mgp_calls_a_plain_server(speaks: str, version: str):
     listed = [{"name": "add", "inputSchema": {"type": "object"}}]
     replies = {"tools/list": {"tools": listed}, "tools/call": {"content": [{"type": "text", "text": "3"}]}}
@@ -87,7 +87,7 @@ async def test_a_client_without_mgp_offers_nothing_of_it():
     assert server.asked("initialize")[0]["capabilities"] == {}
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_what_was_negotiated_can_be_read(version: str):
     async with guarded.server.connect(
         version, mgp=trusting(extensions=["security", "audit", "com.example.x"])
@@ -102,7 +102,7 @@ async def test_what_was_negotiated_can_be_read(version: str):
         assert found.grants == dict.fromkeys(needed, "approved")
 
 
-@pytest.mark.parametrize("version", ["1.0.0", 3, None])
+@for_each_row("version", ["1.0.0", 3, None])
 async def test_a_server_of_another_major_version_is_a_plain_one(version: Any):
     server = speaking(mgp_block(version=version, permissions_required=["shell.execute"]))
     async with Client(server, version=ERAS[0], mgp=trusting()) as client:
@@ -217,7 +217,7 @@ async def test_a_server_is_told_what_was_denied():
 
 
 @pytest.mark.req("MGP-3.3", "MGP-3.4")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_server_that_needs_what_deny_all_denies_is_not_connected(version: str):
     events = list[Any]()
     with pytest.raises(PermissionDenied, match=r"needs .*shell.execute.*deny_all"):
@@ -235,14 +235,14 @@ async def test_under_deny_all_a_server_whose_tools_say_nothing_is_stopped_too():
     assert server.asked("tools/call") == [] and server.asked("notifications/initialized") == []
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_under_deny_all_what_was_configured_is_approved(version: str):
     needed = ["code_execution", "network.outbound", "shell.execute", "system.info"]
     async with guarded.server.connect(version, mgp=Mgp("deny_all", granted=needed, audit=[])) as client:
         assert client.mgp is not None and client.mgp.grants == dict.fromkeys(needed, "approved")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("answer", "words", "retryable"), [(False, "does not grant", False), (None, "waits for a decision", True)]
 )
 async def test_a_tool_that_does_not_say_what_it_needs_needs_what_its_server_does(
@@ -280,7 +280,7 @@ async def test_what_a_server_is_told_has_the_fields_of_the_text():
     ]
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_grants_reach_the_server_in_both_eras(version: str):
     server = Server("strict", permissions="deny_all")
     server.add_tool(guarded.uptime)
@@ -337,7 +337,7 @@ async def test_a_grant_that_ends_at_nobodys_time_is_refused():
             pass
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "options", [{"approval": "yolo"}, {"granted": "camera"}, {"granted": ["cammera"]}, {"validators": {"x": "sandbx"}}]
 )
 def test_options_that_mean_nothing_are_refused_when_they_are_made(options: dict[str, Any]):
@@ -345,7 +345,7 @@ def test_options_that_mean_nothing_are_refused_when_they_are_made(options: dict[
         Mgp(**options)
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_an_admin_asks_grants_and_revokes_access(version: str):
     server = Server("kept", access=AccessPolicy("opt-out", [Entry("server_grant", "bob")], admins=["local"]))
     server.add_tool(guarded.add)
@@ -360,7 +360,7 @@ async def test_an_admin_asks_grants_and_revokes_access(version: str):
             await client.call("add", a=1, b=2)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("mgp", "reason"),
     [(None, "this client does not speak MGP"), (Mgp(extensions=["audit"], audit=[]), "no access control")],
 )

@@ -117,7 +117,7 @@ async def test_contents_of_another_shape_are_refused(contents: list[Any]) -> Non
         await load_skill(server.read, server.entry)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("changes", "field"),
     [
         ({"description": "About something else."}, "description"),
@@ -142,7 +142,7 @@ async def test_a_field_that_the_list_leaves_out_is_a_difference() -> None:
         await load_skill(server.read, server.entry)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "manifest",
     [b"no frontmatter", b"---\nname: \xff\n---\n", b"---\nname: refunds\na: &b []\nc: *b\n---\n", b"---\n[\n---"],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from defserve.guard.code.policy import STRICT, decode, measure, without_text
 from defserve.guard.verdict import Violation
 from tests.rows import for_each_row
@@ -17,9 +15,7 @@ def test_dishonest_encodings_are_refused(source: str | bytes) -> None:
     assert isinstance(decode(source, 1000), Violation)
 
 
-@pytest.mark.parametrize(
-    "source", ["# coding: utf-8\nx=1", b"\xef\xbb\xbfx=1", "x='coding: utf-7'", "x=1\n\n# coding: x"]
-)
+@for_each_row("source", ["# coding: utf-8\nx=1", b"\xef\xbb\xbfx=1", "x='coding: utf-7'", "x=1\n\n# coding: x"])
 def test_honest_encodings_pass(source: str | bytes) -> None:
     assert isinstance(decode(source, 1000), str)
 

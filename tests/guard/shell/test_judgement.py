@@ -41,7 +41,7 @@ def test_what_readonly_allows_sandbox_allows() -> None:
     assert [case for case in CASES if case["readonly"] == "A" and case["sandbox"] == "B"] == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("command", "argv"),
     [
         ("git status", ("git", "status")),
@@ -209,7 +209,7 @@ def test_any_arguments_of_a_known_program_are_judged(program: str, words: list[s
         assert verdict or verdict.violations
 
 
-@pytest.mark.parametrize("value", [b"ls", None, 3, ["ls"]])
+@for_each_row("value", [b"ls", None, 3, ["ls"]])
 def test_what_is_not_text_is_refused(value: object) -> None:
     assert [found.rule for found in judge(cast(Any, value)).violations] == ["text"]
 

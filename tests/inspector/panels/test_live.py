@@ -20,6 +20,7 @@ from defserve.inspector.protocol import BadMessage
 from defserve.serve.lifespans import serving
 from tests.inspector.asking import do
 from tests.inspector.lively import ALERTS, MEMORY, PRIVACY, WATCH, WATER, lively
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +36,7 @@ def of(told: Any, name: str) -> dict[str, Any]:
     return next(each for each in told["sets"] if each["name"] == name)
 
 
-@pytest.mark.parametrize("era", ERAS)
+@for_each_row("era", ERAS)
 async def test_a_turn_has_every_injection_at_its_place_and_the_rewritten_answer(era: str):
     async with inspecting(lively(), era) as inspection:
         before = await do(inspection, "live.before", message="Should Alice water the ferns?")
@@ -80,7 +81,7 @@ async def test_an_answer_needs_a_turn_and_texts_have_a_limit():
             await do(inspection, "live.before", message="x" * (MAX_MESSAGE_LENGTH + 1))
 
 
-@pytest.mark.parametrize("era", ERAS)
+@for_each_row("era", ERAS)
 async def test_a_set_that_is_off_is_silent_until_it_is_on_again(era: str):
     async with inspecting(lively(), era) as inspection:
         client = await inspection.client()
@@ -167,7 +168,7 @@ async def test_a_scope_on_no_list_waits_for_the_person_and_lists_decide_the_rest
             await do(inspection, "live.scopes", set=WATER, allow=["x"] * (MAX_PATTERNS + 1))
 
 
-@pytest.mark.parametrize("answer", [{"text": "Moss."}, {"result": {"content": {"type": "text", "text": "Moss."}}}])
+@for_each_row("answer", [{"text": "Moss."}, {"result": {"content": {"type": "text", "text": "Moss."}}}])
 async def test_an_inference_that_the_server_asks_for_is_put_to_the_person(answer: dict[str, Any]):
     async with inspecting(lively()) as inspection:
         calling = asyncio.create_task((await inspection.client()).call("advise", bed="fern"))
@@ -241,7 +242,7 @@ def test_a_long_text_is_shown_whole():
     assert list(difference(long, long + "x")) == [("ins", long + "x")]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@for_each_row("era", ERAS)
 async def test_a_host_of_the_next_version_grants_and_has_no_hooks_after(era: str):
     async with inspecting(lively(), era) as inspection:
         before = await do(inspection, "live.overview")

@@ -10,6 +10,7 @@ from defserve.inspector import questions as room
 from defserve.inspector.questions import MAX_RULES, MAX_TEXT_LENGTH, Questions, ScriptedAnswers
 from tests.inspector.conftest import Inspect, Run
 from tests.inspector.library import library
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +85,7 @@ async def test_what_are_no_rules_is_refused(inspect: Inspect, do: Run, rules: An
         assert not inspection.questions.model.on
 
 
-@pytest.mark.parametrize("params", [{}, {"messages": []}, {"messages": [1]}, {"messages": [{"content": [None]}]}])
+@for_each_row("params", [{}, {"messages": []}, {"messages": [1]}, {"messages": [{"content": [None]}]}])
 def test_a_script_reads_whatever_a_server_sends(params: dict[str, Any]):
     model = ScriptedAnswers()
     model.set(True, [{"when": "a", "say": "never"}, {"say": "always"}])

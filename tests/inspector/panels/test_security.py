@@ -19,6 +19,7 @@ from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.stores.audit.stored_log import StoredAuditLog
 from tests.inspector.asking import do, following
 from tests.inspector.guarded import KEY, audited, guarded, target
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +31,7 @@ def of(told: Any, name: str) -> dict[str, Any]:
     return next(each for each in told["permissions"] if each["name"] == name)
 
 
-@pytest.mark.parametrize("era", ERAS)
+@for_each_row("era", ERAS)
 async def test_a_permission_is_granted_denied_and_left_open_while_the_server_runs(era: str):
     async with Inspection(target(guarded(), era)) as inspection:
         told = await do(inspection, "security.overview")
@@ -85,7 +86,7 @@ async def test_both_eras_follow_what_is_said_in_one():
         assert of(told, "network.outbound")["decision"] == "denied"
 
 
-@pytest.mark.parametrize("era", ERAS)
+@for_each_row("era", ERAS)
 async def test_entries_of_access_are_looked_up_set_and_revoked(era: str):
     async with Inspection(target(guarded(), era)) as inspection:
         about = {"agent": "agent.helper", "tool": "survey"}
@@ -151,7 +152,7 @@ async def test_a_log_in_a_store_has_no_file_to_read_macs_from():
     assert [(each["line"], each["type"], each["mac"]) for each in told["lines"]] == [(1, "com.example.refill", None)]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@for_each_row("era", ERAS)
 async def test_a_server_without_marks_and_without_a_log(era: str):
     async with Inspection(target(Server("plain"), era)) as inspection:
         assert (await do(inspection, "security.overview"))["permissions"] == []

@@ -20,6 +20,7 @@ from defserve.inspector.protocol import Request
 from defserve.serve.lifespans import serving
 from tests.gateway.topics import Running, gateway
 from tests.inspector.asking import do, following
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +151,7 @@ async def test_the_person_is_told_that_the_gateway_has_left():
             await following
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1/ws", "ws://", "file:///etc/passwd", ""])
+@for_each_row("url", ["http://127.0.0.1/ws", "ws://", "file:///etc/passwd", ""])
 def test_only_the_address_of_a_gateway_is_joined(url: str):
     with pytest.raises(UsageError, match="not the address of a gateway"):
         address_of(url, "demo")

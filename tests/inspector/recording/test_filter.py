@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from defserve.inspector.recording.recorder import RecordedMessage
 from defserve.inspector.recording.timeline import CHOICES, MAX_FILTER_LENGTH, NAMES, FilterProblem, parse
 from tests.effort import examples
+from tests.rows import for_each_row
 
 CALL: dict[str, Any] = {
     "seq": 3,
@@ -29,7 +30,7 @@ def fits(text: str, **changes: Any) -> bool:
     return parse(text).is_match(RecordedMessage(**{**CALL, **changes}))
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
     [
         "",
@@ -55,7 +56,7 @@ def test_these_fit_a_call(text: str):
     assert fits(text)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "text",
     [
         "thermo",
@@ -89,7 +90,7 @@ def test_a_uri_is_a_word_and_no_name():
     assert fits("file:///beds", method="resources/read", about="file:///beds/1")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "wrong", "told"),
     [
         ("ping metod:x", "metod:", "write method:"),

@@ -12,6 +12,7 @@ from defserve.inspector.recording.recorder import Recorder
 from defserve.limits import Limits
 from defserve.serve.lifespans import serving
 from defserve.serve.session_opener import loopback
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -48,13 +49,13 @@ def check(recorder: Recorder) -> None:
     assert [entry.error for entry in refused] == [-32601, -32601]
 
 
-@pytest.mark.parametrize("version", ["handshake", "stateless"])
+@for_each_row("version", ["handshake", "stateless"])
 async def test_in_memory(version: str):
     async with serving(small().composition) as link:
         check(await talk(link, version))
 
 
-@pytest.mark.parametrize("version", ["handshake", "stateless"])
+@for_each_row("version", ["handshake", "stateless"])
 async def test_over_http_with_headers(version: str):
     async with loopback(small().asgi(), Limits()) as address:
         recorder = await talk(HttpLink(address), version)

@@ -20,7 +20,8 @@ from defserve.inspector.recording.masking import (
     mask_words,
 )
 from defserve.inspector.recording.recorder import RecordedExchange, Recorder, about
-from tests.effort import cpu_within, examples, thinned
+from tests.effort import cpu_within, examples
+from tests.rows import for_each_row
 
 secrets = st.from_regex(r"SECRET[a-z0-9]{6,40}", fullmatch=True)
 
@@ -85,14 +86,14 @@ def test_a_secret_under_its_name_is_shown_nowhere(secret: str, name: str, shape:
     assert secret not in shown_of(place(shape(name, secret)))
 
 
-@pytest.mark.parametrize("shape", thinned(SHAPES, 2))
-@pytest.mark.parametrize("place", PLACES)
+@for_each_row("shape", SHAPES, every=2)
+@for_each_row("place", PLACES)
 def test_each_shape_of_a_secret_is_masked_in_each_place(shape: Any, place: Any):
     for name in ("passwords", "sessionid", "Authorization"):
         assert "SECRETabc1234" not in shown_of(place(shape(name, "SECRETabc1234"))), name
 
 
-@pytest.mark.parametrize("text", thinned(TEXTS, 2))
+@for_each_row("text", TEXTS, every=2)
 def test_a_secret_in_a_text_is_shown_nowhere(text: str):
     text = text.replace("%s", "SECRETabc1234")
     for place in PLACES:
@@ -106,7 +107,7 @@ def test_of_a_secret_header_two_characters_are_shown_at_most(secret: str, name: 
         assert shown == MASK or (len(shown) == 3 and len(secret) >= 24)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "value",
     ["Bearer SECRETabcdefgh", "Basic SECRETabcdefgh", "SECRETk3jh5k2j3h5k2jh35kj2", "a=1; https://h/?sig=SECRETx"],
 )
@@ -139,7 +140,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("words", WORDS)
+@for_each_row("words", WORDS)
 def test_the_address_of_a_server_and_its_command_are_shown_without_secrets(words: tuple[str, ...]):
     for address in (" ".join(words), words[-1]):
         assert "SECRET" not in mask_address(address, words)

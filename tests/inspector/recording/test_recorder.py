@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.recorder import Bodies, RecordedExchange, RecordedMessage, Recorder
+from tests.rows import for_each_row
 
 
 def sent(recorder: Recorder, **message: Any) -> RecordedMessage:
@@ -38,7 +39,7 @@ def test_the_same_id_in_the_other_direction_or_era_is_another_request():
     assert sent(recorder, id=1, result={}).of == theirs.seq
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("reply", "error"),
     [({"error": {"code": -3, "message": "no"}}, -3), ({"result": {"isError": True}}, True), ({"error": "?"}, True)],
 )

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from defserve.inspector.recording.recorder import MAX_SUMMARY, about, about_answer
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("message", "words"),
     [
         ({"method": "tools/call", "params": {"name": "add"}}, "add"),
@@ -35,7 +34,7 @@ def test_what_a_message_is_about(message: dict[str, Any], words: str):
     assert about(message) == words
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "result", "words"),
     [
         ("tools/list", {"tools": [{}, {}]}, "2 tools"),

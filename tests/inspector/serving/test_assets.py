@@ -3,9 +3,8 @@ from __future__ import annotations
 import posixpath
 import re
 
-import pytest
-
 from defserve.inspector.page_server import assets
+from tests.rows import for_each_row
 
 SCRIPTS = [path for path in assets() if path.endswith(".js") and not path.startswith("/vendor/")]
 
@@ -55,7 +54,7 @@ def test_nothing_is_loaded_from_elsewhere():
     assert found == []
 
 
-@pytest.mark.parametrize("path", SCRIPTS)
+@for_each_row("path", SCRIPTS)
 def test_what_a_server_says_never_becomes_markup(path: str):
     text = assets()[path].content.decode()
     assert not re.search(
@@ -64,7 +63,7 @@ def test_what_a_server_says_never_becomes_markup(path: str):
     assert 'style="' not in text, "a strict policy refuses style attributes in markup"
 
 
-@pytest.mark.parametrize("path", SCRIPTS)
+@for_each_row("path", SCRIPTS)
 def test_every_import_is_there(path: str):
     later = re.findall(r'import\("([^"]+)"\)', assets()[path].content.decode())
     folder = path.rpartition("/")[0]

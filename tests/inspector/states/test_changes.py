@@ -12,6 +12,7 @@ from defserve.base.redaction import MASK
 from defserve.inspector.differences import MAX_OPS, MAX_VALUE_LENGTH, patch, shorten_ops, words
 from defserve.stores.checkpoints.json_patches import apply_patch
 from tests.effort import examples
+from tests.rows import for_each_row
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab~/", max_size=3),
@@ -33,7 +34,7 @@ def test_a_patch_leads_from_one_content_to_the_other_and_knows_what_was_there(be
     assert content == after
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("before", "after", "said"),
     [
         (None, {"notes": []}, "begins"),
@@ -66,7 +67,7 @@ def test_secrets_are_masked_where_they_stand_and_where_they_are_named():
     assert "hunter" not in repr(ops)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("before", "after"),
     [
         ({"password": {"old": "hunter2"}}, {"password": {"old": "hunter3"}}),

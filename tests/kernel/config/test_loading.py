@@ -18,6 +18,7 @@ from defserve.kernel.config.loading import ConfigMistakes, line_at, lines_of, lo
 from defserve.kernel.config.schema import format_schema, read_shipped_schema, schema
 from defserve.kernel.config.settings import FILE, KERNEL, SERVER, Mistake
 from defserve.proxying.mounted import RestartPolicy
+from tests.rows import for_each_row
 
 SEED = """
 [[servers]]
@@ -278,9 +279,7 @@ NOT_IN_A_SCHEMA = ("both a command", "neither a command", "is taken by", "belong
                    "given as", "cannot be called", "cannot be nan")  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text", [text for text, (why, _) in WRONG.items() if not any(n in why for n in NOT_IN_A_SCHEMA)]
-)
+@for_each_row("text", [text for text, (why, _) in WRONG.items() if not any(n in why for n in NOT_IN_A_SCHEMA)])
 def test_the_schema_refuses_what_the_reader_refuses(text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(tomllib.loads(text), schema())

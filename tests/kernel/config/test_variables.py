@@ -10,11 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from defserve.kernel.config.entries import Hidden, ServerLaunch, UnsetVariable, fill, unset_in
+from tests.rows import for_each_row
 
 ENVIRON = {"A": "alpha", "EMPTY": ""}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "filled"),
     [
         ("plain", "plain"),

@@ -20,6 +20,7 @@ from tests.kernel.running import Running, entry, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, raw
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -220,7 +221,7 @@ def server_entry(mgp: MgpEntry | None = None) -> ServerEntry:
     return ServerEntry("s", ServerLaunch("x"), mgp=mgp)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("file", "said", "level"),
     [
         (None, "trusted", "standard"),

@@ -104,7 +104,7 @@ async def test_what_cannot_be_completed_is_a_broken_request(params: dict[str, An
         assert refused.value.code == -32602
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("target", "argument", "problem"),
     [
         ("rout", "to", "'rout' is no prompt or resource template"),

@@ -86,7 +86,7 @@ def test_the_theme_of_an_icon_is_light_or_dark():
         Icon("https://x/i.png", theme="drak")
 
 
-@pytest.mark.parametrize("option", ["confirm", "reversible"])
+@for_each_row("option", ["confirm", "reversible"])
 def test_a_mark_says_yes_or_no(option: str):
     with pytest.raises(UsageError, match=f"{option}='never' is not possible\n  fix: use True or False"):
 

@@ -54,7 +54,7 @@ def offer(version: str, **capabilities: Any) -> dict[str, Any]:
 
 
 @pytest.mark.req("MCP-4.1v")
-@pytest.mark.parametrize("version", HANDSHAKE)
+@for_each_row("version", HANDSHAKE)
 async def test_a_known_version_is_confirmed(version: str):
     async with pipe_to() as pipe:
         opened = (await pipe.ask(1, "initialize", offer(version)))["result"]
@@ -63,7 +63,7 @@ async def test_a_known_version_is_confirmed(version: str):
 
 
 @pytest.mark.req("MCP-4.1v")
-@pytest.mark.parametrize("version", ["2023-01-01", "2026-07-28", "2099-12-31", "one"])
+@for_each_row("version", ["2023-01-01", "2026-07-28", "2099-12-31", "one"])
 async def test_an_unknown_version_or_one_without_handshake_is_answered_with_our_newest(version: str):
     async with pipe_to() as pipe:
         assert (await pipe.ask(1, "initialize", offer(version)))["result"]["protocolVersion"] == "2025-11-25"
@@ -81,7 +81,7 @@ async def test_before_initialize_there_is_only_ping():
         assert (await pipe.ask(5, "initialize", offer("2025-11-25")))["error"]["code"] == -32600
 
 
-@pytest.mark.parametrize("params", [{}, {"protocolVersion": 1}, {**offer("2025-11-25"), "capabilities": []}])
+@for_each_row("params", [{}, {"protocolVersion": 1}, {**offer("2025-11-25"), "capabilities": []}])
 async def test_a_malformed_initialize_is_refused_and_may_be_repeated(params: dict[str, Any]):
     async with pipe_to() as pipe:
         assert (await pipe.ask(1, "initialize", params))["error"]["code"] == -32602
@@ -135,7 +135,7 @@ async def test_what_the_stateless_era_removed_is_not_found_in_it(method: str):
         assert (await pipe.ask(2, "tools/list"))["error"]["code"] == -32602
 
 
-@pytest.mark.parametrize("method", ["server/discover", "subscriptions/listen"])
+@for_each_row("method", ["server/discover", "subscriptions/listen"])
 async def test_what_only_the_stateless_era_has_is_not_found_in_a_session(method: str):
     async with pipe_to() as pipe:
         await pipe.ask(1, "initialize", offer("2025-11-25"))
@@ -183,7 +183,7 @@ def extra() -> str:
 
 
 @pytest.mark.req("MCP-4.4x")
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_a_cancelled_request_stops_and_is_not_answered(version: str):
     server = Server("patient", "1.0.0")
     stopped = asyncio.Event()

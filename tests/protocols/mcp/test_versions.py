@@ -14,6 +14,7 @@ from defserve import Audio, Context, Embedded, Icon, Image, Link, Server, Text
 from defserve.protocols.mcp.versions import TABLE, features
 from tests.imports import PACKAGE
 from tests.raw import PREFIX, STATELESS, VERSIONS, Json, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -237,7 +238,7 @@ async def seen(version: str) -> Seen:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("gate", GATES)
+@for_each_row("gate", GATES)
 async def test_a_peer_sees_what_its_version_has_and_nothing_newer(version: str, gate: str, seen: Seen):
     since, probe = GATES[gate]
     assert probe(seen) is (version >= since)
@@ -245,7 +246,7 @@ async def test_a_peer_sees_what_its_version_has_and_nothing_newer(version: str, 
 
 @pytest.mark.req("MCP-4.1n")
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("what", ALWAYS)
+@for_each_row("what", ALWAYS)
 async def test_every_peer_sees(version: str, what: str, seen: Seen):
     assert ALWAYS[what](seen)
 
@@ -272,7 +273,7 @@ async def test_a_known_version_is_confirmed(version: str, seen: Seen):
     assert seen.opening["protocolVersion"] == version
 
 
-@pytest.mark.parametrize("asked", ["2023-01-01", "2099-01-01", STATELESS, "nonsense"])
+@for_each_row("asked", ["2023-01-01", "2099-01-01", STATELESS, "nonsense"])
 @pytest.mark.req("MCP-4.1v")
 async def test_an_unknown_version_is_answered_with_ours(asked: str):
     async with raw(everything(), "2025-11-25", opened=False) as peer:
@@ -280,7 +281,7 @@ async def test_an_unknown_version_is_answered_with_ours(asked: str):
         assert (await peer.ask("initialize", params))["result"]["protocolVersion"] == "2025-11-25"
 
 
-@pytest.mark.parametrize("asked", ["2025-11-25", "2027-01-01"])
+@for_each_row("asked", ["2025-11-25", "2027-01-01"])
 async def test_without_a_handshake_an_unknown_version_is_refused_with_those_we_speak(asked: str):
     async with raw(everything(), opened=False) as peer:
         meta = {PREFIX + "protocolVersion": asked, PREFIX + "clientCapabilities": {}}

@@ -141,7 +141,7 @@ async def test_every_message_is_one_of_its_version_with_no_field_to_spare(versio
         same(official.SERVER_NOTIFICATIONS[notification["method"], version], notification)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_every_method_of_a_version_is_answered_and_every_notification_was_seen(version: str):
     seen = [await tour(version, example) for example in TOOLS]
     answered = {reply.method for client in seen for reply in client.replies if "result" in reply.message}
@@ -154,7 +154,7 @@ async def test_every_method_of_a_version_is_answered_and_every_notification_was_
     assert asked == {method for method, of in official.SERVER_REQUESTS if of == version} - {"ping"}
 
 
-@pytest.mark.parametrize("capability", ["elicitation", "sampling", "roots"])
+@for_each_row("capability", ["elicitation", "sampling", "roots"])
 async def test_the_errors_of_2026_07_28_have_the_shapes_it_gives_them(capability: str):
     server = reload(import_module("examples.everything")).server
     tool = {"elicitation": "check_in", "sampling": "summarize", "roots": "workplaces"}[capability]
@@ -228,7 +228,7 @@ GATES = {
 }
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_a_version_is_sent_what_it_knows_and_nothing_newer(version: str):
     seen = {place for example in TOOLS for place in places(await tour(version, example))}
     newer = {gate for gate, first in GATES.items() if first > version}

@@ -36,7 +36,7 @@ def live(**options: Any) -> Server:
 
 
 @pytest.mark.req("MCPL-3.1", "MCPL-5.1")
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_a_host_that_offers_mcpl_is_told_of_it(version: str):
     async with hosting(live(), version) as host:
         assert host.advertised == {
@@ -71,13 +71,13 @@ async def test_everyone_else_sees_nothing_and_the_tools_work(version: str, mcpl:
         assert (host.asked, host.heard) == ([], [])
 
 
-@pytest.mark.parametrize("capabilities", [{"experimental": []}, {"experimental": {"mcpl": True}}, {"mcpl": dict(MCPL)}])
+@for_each_row("capabilities", [{"experimental": []}, {"experimental": {"mcpl": True}}, {"mcpl": dict(MCPL)}])
 async def test_a_broken_offer_counts_as_none(capabilities: Any):
     async with hosting(live(), mcpl=None, capabilities=capabilities) as host:
         assert "experimental" not in host.opening["capabilities"]
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_tools_name_their_set(version: str):
     async with hosting(live(), version) as host:
         (tool,) = (await host.ask("tools/list"))["result"]["tools"]
@@ -97,7 +97,7 @@ async def test_in_one_conversation_every_stateless_request_speaks_for_itself():
         assert (await host.ask("context/afterInference", TURN))["result"]["modifiedResponse"] == "yes!"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("version", "strict", "acts"),
     [
         ("0.4", False, True),
@@ -121,7 +121,7 @@ async def test_strict_servers_wait_for_the_hosts_word(version: str | None, stric
 
 
 @pytest.mark.req("MCPL-05")
-@pytest.mark.parametrize("version", ["0.5", "0.5.0-draft", "0.12", "0.99999999999999999999"])
+@for_each_row("version", ["0.5", "0.5.0-draft", "0.12", "0.99999999999999999999"])
 async def test_hosts_of_0_5_grant_before_anything_acts(version: str):
     async with hosting(live(), mcpl={**MCPL_05, "version": version}) as host:
         assert host.advertised["version"] == "0.5"
@@ -132,7 +132,7 @@ async def test_hosts_of_0_5_grant_before_anything_acts(version: str):
 
 
 @pytest.mark.req("MCPL-6.1")
-@pytest.mark.parametrize(("name", "is_array"), [("mcpl-harness", True), ("mcpl-harness-cli", True), ("other", False)])
+@for_each_row(("name", "is_array"), [("mcpl-harness", True), ("mcpl-harness-cli", True), ("other", False)])
 async def test_a_host_that_wants_an_array_gets_one(name: str, is_array: bool):
     async with hosting(live(), name=name) as host:
         described = host.advertised["featureSets"]
@@ -165,7 +165,7 @@ async def test_two_hosts_have_two_policies():
 
 
 @pytest.mark.req("MCPL-8.0")
-@pytest.mark.parametrize("version", [HANDSHAKE[0], HANDSHAKE[-1], STATELESS])
+@for_each_row("version", [HANDSHAKE[0], HANDSHAKE[-1], STATELESS])
 async def test_unknown_members_are_ignored(version: str):
     async with hosting(live(), version, mcpl={**MCPL, "telepathy": {"range": 3}}) as host:
         assert text_of(await host.call("recall", checkpoint="x", telepathy=1)) == "remembered"

@@ -402,7 +402,7 @@ async def test_acting_without_a_policy_of_the_host_is_logged(told: bool, logged:
     assert caplog.text.count("no featureSets/update") == logged
 
 
-@pytest.mark.parametrize("part", ["enabled", "disabled", "scopes"])
+@for_each_row("part", ["enabled", "disabled", "scopes"])
 def test_a_policy_is_bounded_in_bytes_however_many_updates_bring_it(part: str):
     policy = FeaturePolicy(strict=False)
     for number in range(3):

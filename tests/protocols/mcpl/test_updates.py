@@ -198,7 +198,7 @@ def test_exactly_what_is_granted_works(grants: list[set[str]]):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_before_the_first_policy_nothing_is_sent(road: str):
     everything = Everything()
     async with hosting(everything.server, mcpl=MCPL_05, answers=ANSWERS, road=road) as host:
@@ -497,7 +497,7 @@ async def test_a_required_filter_refuses_a_host_that_cannot_run_it():
         assert (await host.grant(disabled=["compliance.*"]))["accepted"]
 
 
-@pytest.mark.parametrize("enabled", [[], ["other"]])
+@for_each_row("enabled", [[], ["other"]])
 async def test_a_host_that_was_not_told_of_a_filter_cannot_leave_it_out_by_silence(enabled: list[str]):
     async with hosting(filtering(required=True), mcpl=MCPL_05) as host:
         assert host.advertised["featureSets"] == {}
@@ -530,7 +530,7 @@ def _hook(name: str) -> Any:
     return inject
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("granted", "injected"),
     [
         (["observe", "inject.system"], [("system", "system hi")]),
@@ -598,7 +598,7 @@ async def test_a_hook_that_declares_no_positions_asks_for_the_least():
         assert [one["position"] for one in result["contextInjections"]] == ["system", "beforeUser", "afterUser"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("positions", "old", "new"),
     [(None, "system", "beforeUser"), (["after_user", "system"], "afterUser", "afterUser"), ([], None, None)],
 )

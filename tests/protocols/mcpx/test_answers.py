@@ -36,7 +36,7 @@ async def test_the_envelope_says_what_is_answered_whatever_the_id(id: Any, conte
             assert await waiting == 3
 
 
-@pytest.mark.parametrize("body", [{}, {"result": 1, "error": {}}, {"result": 1, "method": "x"}, {"jsonrpc": "1.0"}])
+@for_each_row("body", [{}, {"result": 1, "error": {}}, {"result": 1, "method": "x"}, {"jsonrpc": "1.0"}])
 async def test_an_answer_that_cannot_be_read_ends_the_wait(body: dict[str, Any]):
     async with gateway(ann=FULL, bob=FULL) as there, stranger(there, "bob") as bob:
         async with join_topic(there.url, token="ann") as ann:
@@ -81,7 +81,7 @@ async def test_a_refusal_without_a_correlation_id_ends_the_request_that_did_not_
             assert await passed == {"tools": []}
 
 
-@pytest.mark.parametrize("vague", [True, False])
+@for_each_row("vague", [True, False])
 async def test_a_refused_proposal_ends_the_wait_for_its_outcome(vague: bool):
     async with gateway(ann=("mcp/proposal:*",), bob=FULL) as there, stranger(there, "bob"):
         there.vague = vague

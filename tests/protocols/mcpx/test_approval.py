@@ -73,7 +73,7 @@ def test_texts_that_only_have_a_slash_share_no_folder():
     assert not rules.approves(wanting("cat ./notes/d"), WRITE)
 
 
-@pytest.mark.parametrize("method", ["sampling/createMessage", "completion/complete", "tools/call"])
+@for_each_row("method", ["sampling/createMessage", "completion/complete", "tools/call"])
 def test_arguments_hide_no_other_params(method: str):
     def asking(number: int, text: str) -> Proposal:
         params = {"name": "write", "arguments": {"n": number}, "messages": [text]}
@@ -177,9 +177,7 @@ def test_a_decline_elsewhere_takes_nothing_back():
     assert rules.approves(wanting("/srv/notes/d.txt"), WRITE)
 
 
-@pytest.mark.parametrize(
-    "tool", [None, {"annotations": {"destructiveHint": True}}, {"security": {"risk_level": "dangerous"}}]
-)
+@for_each_row("tool", [None, {"annotations": {"destructiveHint": True}}, {"security": {"risk_level": "dangerous"}}])
 def test_dangerous_tools_and_unknown_ones_are_a_persons_business(tool: Any):
     assert not taught(A, B, C).approves(A, tool)
     assert taught(A, B, C, dangerous=True).approves(A, tool)
@@ -192,9 +190,7 @@ def test_what_was_learned_is_exported_and_read_again():
     assert '"under": "/srv/notes/"' in rules.export() and '"by": "ann"' in rules.export()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version": 3, "decisions": []}', '{"version": 1, "decisions": [{}]}']
-)
+@for_each_row("text", ["", "[]", "{}", '{"version": 3, "decisions": []}', '{"version": 1, "decisions": [{}]}'])
 def test_what_is_no_export_is_refused(text: str):
     with pytest.raises(UsageError):
         ApprovalRules.load(text)

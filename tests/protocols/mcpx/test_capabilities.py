@@ -89,13 +89,13 @@ def test_many_stars_take_no_longer_than_the_text():
 
 
 @pytest.mark.req("MCPX-4.1s")
-@pytest.mark.parametrize("kind", ["system/welcome", "system", "presence"])
+@for_each_row("kind", ["system/welcome", "system", "presence"])
 def test_no_capability_covers_what_only_a_gateway_may_say(kind: str):
     assert not Capabilities(["*", "system/*", kind]).allow(kind)
 
 
 @pytest.mark.req("MCPX-4.1p")
-@pytest.mark.parametrize(
+@for_each_row(
     ("profile", "may", "may_not"),
     [
         ("full", [f"{CALL}:rm", "mcp/proposal:tools/call", "chat"], ["system/error"]),
@@ -126,7 +126,7 @@ def test_a_flood_of_kinds_is_not_remembered():
     assert capabilities.allow("a1") and not capabilities.allow("b1")
 
 
-@pytest.mark.parametrize("patterns", ["chat", [""], [None]])
+@for_each_row("patterns", ["chat", [""], [None]])
 def test_what_is_no_list_of_patterns_is_refused(patterns: object):
     with pytest.raises(UsageError):
         Capabilities(patterns)  # pyright: ignore[reportArgumentType]

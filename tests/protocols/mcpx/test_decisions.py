@@ -14,6 +14,7 @@ from defserve.protocols.mcpx.proposals import MAX_REASON_LENGTH, MAX_REJECTIONS,
 from defserve.protocols.mcpx.topic import ProposalRejected, ProposalWithdrawn, TopicView
 from tests.protocols.mcpx.gateways import FULL, Stranger, gateway, stranger
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -136,7 +137,7 @@ async def test_nobody_withdraws_the_proposal_of_another():
                 await human.fulfil(proposal)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("kind", "payload", "is_about_it"),
     [
         ("mcp/reject", {"reason": "x"}, False),

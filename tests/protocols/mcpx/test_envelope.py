@@ -93,14 +93,12 @@ def test_what_is_not_json_is_told_so(data: bytes):
     assert broken(data).reason == "not_json"
 
 
-@pytest.mark.parametrize("data", [b"[]", b"3", b'"text"', b"null"])
+@for_each_row("data", [b"[]", b"3", b'"text"', b"null"])
 def test_json_that_is_no_object_is_no_envelope(data: bytes):
     assert broken(data).reason == "invalid_envelope"
 
 
-@pytest.mark.parametrize(
-    "again", ['"kind": "chat"', '"\\u006bind": "chat"', '"from": "boss"', '"payload": {}', '"to": []']
-)
+@for_each_row("again", ['"kind": "chat"', '"\\u006bind": "chat"', '"from": "boss"', '"payload": {}', '"to": []'])
 def test_a_decisive_field_that_is_given_twice_is_refused(again: str):
     found = broken(sample()[:-1] + f", {again}}}".encode())
     assert found.reason == "invalid_envelope" and "twice" in found.message

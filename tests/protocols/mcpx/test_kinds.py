@@ -15,7 +15,7 @@ part = st.text(st.characters(exclude_characters=":"), min_size=1)
 context = st.text(min_size=1)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "kind"),
     [
         ("chat", MessageKind("chat")),
@@ -46,7 +46,7 @@ def test_any_text_is_read_and_written_back_as_it_was(text: str):
     assert kind is None or str(kind) == text
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params", "kind"),
     [
         ("tools/call", {"name": "add"}, "mcp/request:tools/call:add"),
@@ -66,7 +66,7 @@ def test_what_only_a_gateway_may_say_is_reserved(kind: str):
     assert is_reserved(kind)
 
 
-@pytest.mark.parametrize("kind", ["chat", "systemic", "mcp/request:system/x", "presence2"])
+@for_each_row("kind", ["chat", "systemic", "mcp/request:system/x", "presence2"])
 def test_other_kinds_are_not_reserved(kind: str):
     assert not is_reserved(kind)
 

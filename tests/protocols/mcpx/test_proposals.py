@@ -15,6 +15,7 @@ from defserve.protocols.mcpx.proposals import MAX_BYTES_PER_PROPOSER, MAX_PROPOS
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.protocols.mcpx.servers import calculator, call, joined
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +97,7 @@ def test_a_failure_is_an_outcome():
     assert proposal is not None and proposal.status == "failed" and proposal.error == {"code": 1, "message": "no"}
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "other", [request(None), request("p2"), request(kind="mcp/request:tools/call:rm"), request(kind="mcp/request:ping")]
 )
 def test_a_request_for_something_else_fulfils_nothing(other: Envelope):

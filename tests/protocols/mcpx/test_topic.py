@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from defserve.protocols.mcpx.envelope import MessageKind, mismatch, parse_kind
 from defserve.protocols.mcpx.extension import TopicCarrier
 from defserve.protocols.mcpx.topic import MAX_COUNTED_PARTICIPANTS, Presence, Spoofed, TopicView, Welcome
+from tests.rows import for_each_row
 
 Json = dict[str, Any]
 
@@ -63,7 +64,7 @@ def test_our_own_words_come_back_and_mean_nothing():
     assert welcomed().read_frame(frame("chat", {"text": "hi"}, "me")) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("kind", "payload"),
     [
         ("system/welcome", {}),
@@ -78,7 +79,7 @@ def test_a_gateway_that_makes_no_sense_changes_nothing(kind: str, payload: Json)
     assert topic.me == "me" and list(topic.participants) == ["ann"]
 
 
-@pytest.mark.parametrize("sender", ["ann", "systematic", "system2:gateway"])
+@for_each_row("sender", ["ann", "systematic", "system2:gateway"])
 def test_who_is_not_the_gateway_does_not_speak_for_it(sender: str):
     topic = welcomed()
     topic.read_frame(frame("system/welcome", {"you": {"id": "x"}}, sender))

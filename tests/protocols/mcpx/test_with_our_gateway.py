@@ -14,6 +14,7 @@ from defserve.protocols.mcpx.participant import NotCapable
 from tests.gateway.topics import Running, gateway
 from tests.protocols.mcpx.servers import calculator
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +37,7 @@ def serve(server: Server, there: Running, name: str, **query: str) -> Any:
 
 
 @pytest.mark.req("MCPX-8.2", "MCPX-9")
-@pytest.mark.parametrize("routing", ["all", "directed"])
+@for_each_row("routing", ["all", "directed"])
 async def test_a_proposal_is_fulfilled_and_both_learn_the_outcome_in_either_routing(routing: str):
     async with gateway(participants=PEOPLE) as there, serve(calculator(), there, "worker"):
         async with host(there, "agent", routing=routing) as agent, host(there, "human") as human:

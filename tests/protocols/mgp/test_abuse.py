@@ -112,7 +112,7 @@ async def test_approved_by_is_whoever_was_authenticated(claimed: str, who: Princ
     assert {event["actor"]["id"] for event in trail.events} == {who.id}
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_stranger_grants_itself_nothing(version: str):
     server, _ = made()
     async with speaking(server, version, ["security"], who=STRANGER) as peer:
@@ -124,8 +124,8 @@ async def test_a_stranger_grants_itself_nothing(version: str):
             assert await noted(peer) == 1000
 
 
-@pytest.mark.parametrize("decision", ["deferred", "denied"])
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("decision", ["deferred", "denied"])
+@for_each_row("version", ERAS)
 async def test_deferred_is_not_approved(decision: str, version: str):
     server, _ = made(permissions="operator")
     async with speaking(server, version, ["security"]) as peer:
@@ -137,7 +137,7 @@ async def test_deferred_is_not_approved(decision: str, version: str):
             assert await noted(peer) == 1000
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_an_expiry_is_checked_when_the_grant_is_used(version: str):
     server, _ = made(permissions="deny_all")
     clock = server.mgp.permissions.clock = Clock()
@@ -226,8 +226,8 @@ async def test_granted_by_is_the_admin_who_did_it():
     assert (event["actor"]["id"], event["durable"]) == ("alice", True)
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("extensions", [(), ("security", "access_control")])
+@for_each_row("version", ERAS)
+@for_each_row("extensions", [(), ("security", "access_control")])
 async def test_a_tools_deny_beats_the_servers_allow(extensions: Any, version: str):
     entries = [Entry("server_grant", "bob"), Entry("tool_grant", "bob", "note", "deny")]
     server, _ = made(access=AccessPolicy("opt-in", entries, admins=["alice"]))
@@ -350,8 +350,8 @@ class Broken:
         raise OSError("No space left on device")
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("extensions", [(), ("security", "audit")])
+@for_each_row("version", ERAS)
+@for_each_row("extensions", [(), ("security", "audit")])
 async def test_a_dangerous_call_that_cannot_be_written_down_does_not_happen(extensions: Any, version: str):
     ran: list[str] = []
     server = Server("x", "1", audit=Broken(), confirm="never")

@@ -289,7 +289,7 @@ TAMPERED: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "change",
     TAMPERED,
 )

@@ -180,7 +180,7 @@ async def test_a_guards_refusal_is_an_error_that_says_what_was_found(guard: str,
     assert (block["category"], block["retryable"], block["details"]) == ("security", False, {"validator": guard})
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_refused_code_is_a_result_that_a_model_can_act_on(version: str) -> None:
     guard, code = "code_safety", 1011
     found = await result(Rejected("refused", ["eval("], {"allowed": ["math"]}, guard=guard), version)
@@ -217,7 +217,7 @@ async def test_a_failure_with_a_code_is_an_error(error: ToolError, code: int, re
     assert (block["category"], block["retryable"]) == (kind.category, retryable)
 
 
-@pytest.mark.parametrize("hint", ["readOnlyHint", "idempotentHint"])
+@for_each_row("hint", ["readOnlyHint", "idempotentHint"])
 async def test_a_timeout_is_retried_where_that_does_no_harm(hint: str) -> None:
     async with raw(failing(TimedOut("too slow"), annotations={hint: True})) as peer:
         block = (await peer.ask("tools/call", {"name": "fails"}))["error"]["data"]["_mgp"]
@@ -243,7 +243,7 @@ async def test_a_timeout_that_was_swallowed_is_worded_too(monkeypatch: pytest.Mo
     assert (said["code"], said["data"]["_mgp"]["category"]) == (3003, "resource")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_bad_arguments_are_an_error_that_lists_their_problems(version: str) -> None:
     server = Server("typed", "1", extensions=[Speaks()])
 
@@ -259,7 +259,7 @@ async def test_bad_arguments_are_an_error_that_lists_their_problems(version: str
     assert block["details"]["problems"] == [{"field": "n", "reason": 'expected integer, got "x"'}]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_an_unknown_tool_has_its_code(version: str) -> None:
     async with raw(failing(ToolError("no")), version) as peer:
         said = (await peer.ask("tools/call", {"name": "nothing"}))["error"]
@@ -268,7 +268,7 @@ async def test_an_unknown_tool_has_its_code(version: str) -> None:
     assert said["data"]["error_type"] == "tool_not_found"
 
 
-@pytest.mark.parametrize("params", [{}, {"name": 1}, {"name": "fails", "arguments": []}])
+@for_each_row("params", [{}, {"name": 1}, {"name": "fails", "arguments": []}])
 async def test_other_broken_params_are_no_unknown_tool(params: Json) -> None:
     async with raw(failing(ToolError("no"))) as peer:
         said = (await peer.ask("tools/call", params))["error"]
@@ -276,16 +276,14 @@ async def test_other_broken_params_are_no_unknown_tool(params: Json) -> None:
     assert "_mgp" not in said["data"]
 
 
-@pytest.mark.parametrize("error", [ToolError("no"), Declined("no"), Refused("no"), ValueError("no")])
+@for_each_row("error", [ToolError("no"), Declined("no"), Refused("no"), ValueError("no")])
 async def test_mgp_has_no_word_for_other_errors(error: Exception) -> None:
     found = await result(error)
     assert found["isError"] is True
     assert "_mgp" not in found
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(BLOCKED, 1010), (TimedOut("slow"), 3003), (errors.AccessDenied("no"), 1001)]
-)
+@for_each_row(("error", "code"), [(BLOCKED, 1010), (TimedOut("slow"), 3003), (errors.AccessDenied("no"), 1001)])
 async def test_outside_tools_everything_is_an_error(error: Exception, code: int) -> None:
     async with raw(failing(error)) as peer:
         said = (await peer.ask("resources/read", {"uri": "x://fails"}))["error"]

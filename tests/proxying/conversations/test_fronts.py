@@ -11,6 +11,7 @@ from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.proxying.channel import front_of
 from defserve.serve.session_opener import SessionOpener
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ async def test_a_client_without_a_session_is_the_same_when_its_request_is_over()
     await provider.stop()
 
 
-@pytest.mark.parametrize("is_lasting", [True, False])
+@for_each_row("is_lasting", [True, False])
 async def test_keys_of_one_principal_share_a_conversation_if_they_have_the_same_rights(is_lasting: bool):
     provider = SessionOpener(Server("s", "1").composition)
     await provider.start(lambda: None)

@@ -20,6 +20,7 @@ from defserve.serve.fastpath.deadlines import HEAD_BYTES
 from defserve.serve.session_opener import loopback
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +119,7 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("part", ENDLESS)
+@for_each_row("part", ENDLESS)
 async def test_no_part_of_a_request_may_be_endless(part: str, parser: str):
     async with listening(parrot(), parser=parser) as where:
         said, received = await endless(where, *ENDLESS[part])
@@ -289,7 +290,7 @@ async def test_a_frame_that_claims_to_be_compressed_ends_the_socket():
         writer.close()
 
 
-@pytest.mark.parametrize("kind", ["one frame", "fragments"])
+@for_each_row("kind", ["one frame", "fragments"])
 async def test_a_message_that_is_too_large_ends_the_socket_before_it_is_there(kind: str):
     async with listening(parrot(Limits(message=100_000))) as where:
         reader, writer, _ = await opened(where)
@@ -383,7 +384,6 @@ async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
 
     monkeypatch.setattr("defserve.serve.network.install", watched)
     server = parrot()
-    gc.collect()
     gc.disable()
     try:
         async with loopback(server.asgi(), server.limits, parser=parser) as url:

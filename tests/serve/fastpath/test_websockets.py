@@ -17,6 +17,7 @@ from defserve.serve.fastpath.websockets import CONTROL_FRAMES, PIECE, BoundedWeb
 from tests.attack.speaking.websocket import CLOSE, CONTINUATION, PING, PONG, TEXT, frame
 from tests.listening import UPGRADE, listening, request
 from tests.raw import until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -54,14 +55,14 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return first & 0x0F, await reader.readexactly(size)
 
 
-@pytest.mark.parametrize("kind", ["websocket.send", "websocket.close"])
+@for_each_row("kind", ["websocket.send", "websocket.close"])
 async def test_what_is_sent_after_the_client_was_hung_up_on_fails_as_if_it_had_left(kind: str):
     closed = cast(Any, SimpleNamespace(close_sent=True))
     with pytest.raises(OSError):
         await BoundedWebSocket.send(closed, {"type": kind})
 
 
-@pytest.mark.parametrize("opcode", [PING, PONG])
+@for_each_row("opcode", [PING, PONG])
 async def test_a_client_that_sends_very_many_pings_or_pongs_is_cut_off(opcode: int):
     async with opened() as (reader, writer, _):
         writer.write(frame(opcode) * (CONTROL_FRAMES + 1))

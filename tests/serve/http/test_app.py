@@ -12,6 +12,7 @@ import pytest
 from defserve import Limits, Server
 from tests.asgi import BOTH, Peer, Web, living, request
 from tests.raw import HANDSHAKE, STATELESS
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -42,8 +43,8 @@ async def app(server: Server) -> AsyncIterator[Any]:
 # The gate.
 
 
-@pytest.mark.parametrize("verb", ["POST", "GET", "DELETE", "PUT"])
-@pytest.mark.parametrize(
+@for_each_row("verb", ["POST", "GET", "DELETE", "PUT"])
+@for_each_row(
     ("headers", "status"),
     [
         ({"host": "evil.example"}, 421),
@@ -173,8 +174,8 @@ BROKEN_BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("body", "code", "id"), BROKEN_BODIES, ids=[str(i) for i in range(len(BROKEN_BODIES))])
-@pytest.mark.parametrize("version", [None, *HANDSHAKE, STATELESS])
+@for_each_row(("body", "code", "id"), BROKEN_BODIES, ids=[str(i) for i in range(len(BROKEN_BODIES))])
+@for_each_row("version", [None, *HANDSHAKE, STATELESS])
 async def test_what_is_no_message_is_a_bad_request(app: Any, body: bytes, code: int, id: Any, version: str | None):
     peer = await Peer(app).open()
     response = await Web(app).post(body, {"mcp-protocol-version": version, "mcp-session-id": peer.session}).ended()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from defserve import Limits, Server
 from tests import clock
 from tests.asgi import Exchange, Peer, last, peer, text
 from tests.raw import HANDSHAKE, STATELESS
+from tests.rows import for_each_row
 from tests.serve.web_tools import is_json, is_stream
 
 LATEST = HANDSHAKE[-1]
@@ -67,7 +66,7 @@ def test_a_connection_that_is_cut_meanwhile_is_resumed():
     play(scene)
 
 
-@pytest.mark.parametrize("version", HANDSHAKE[1:-1])
+@for_each_row("version", HANDSHAKE[1:-1])
 def test_a_version_without_such_an_event_has_the_head(version: str):
     async def scene(client: Peer) -> None:
         exchange = begun(client, 5)
@@ -79,7 +78,7 @@ def test_a_version_without_such_an_event_has_the_head(version: str):
     play(scene, version)
 
 
-@pytest.mark.parametrize(("version", "seconds"), [(LATEST, 0.9), (STATELESS, 0.9), (STATELESS, 9)])
+@for_each_row(("version", "seconds"), [(LATEST, 0.9), (STATELESS, 0.9), (STATELESS, 9)])
 def test_a_short_call_or_one_that_cannot_be_resumed_is_answered_in_json(version: str, seconds: float):
     async def scene(client: Peer) -> None:
         exchange = await begun(client, seconds).ended()

@@ -107,7 +107,7 @@ def test_on_loopback_the_address_itself_passes():
     assert Gate(bind="127.0.0.5").check("127.0.0.5:8000", None, None) is None
 
 
-@pytest.mark.parametrize("host", EVIL_HOSTS)
+@for_each_row("host", EVIL_HOSTS)
 def test_another_host_is_misdirected_and_told_the_setting(local: Gate, host: str):
     refusal = local.check(host, None, None)
     assert refusal is not None
@@ -126,7 +126,7 @@ def test_a_request_without_host_is_refused(local: Gate):
     assert local.check(None, None, None) == (400, "the Host header is missing")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "origin",
     ["http://localhost", "https://localhost:3000", "http://127.0.0.1:1", "HTTP://LocalHost", "https://[::1]:8443"],
 )
@@ -134,7 +134,7 @@ def test_on_loopback_pages_of_this_machine_may_call(local: Gate, origin: str):
     assert local.check("localhost:8000", origin, None) is None
 
 
-@pytest.mark.parametrize("origin", EVIL_ORIGINS)
+@for_each_row("origin", EVIL_ORIGINS)
 def test_another_origin_is_forbidden_and_told_the_setting(local: Gate, origin: str):
     refusal = local.check("localhost:8000", origin, None)
     assert refusal is not None
@@ -148,14 +148,14 @@ def test_a_rebound_name_is_refused_though_host_and_origin_agree(local: Gate):
     assert refusal.status == 421
 
 
-@pytest.mark.parametrize("fetch_site", ["cross-site", "Cross-Site", "same-origin, cross-site"])
+@for_each_row("fetch_site", ["cross-site", "Cross-Site", "same-origin, cross-site"])
 def test_a_page_of_another_site_is_refused_where_it_shows_no_origin(local: Gate, fetch_site: str):
     refusal = local.check("localhost", None, fetch_site)
     assert refusal is not None
     assert refusal.status == 403
 
 
-@pytest.mark.parametrize("fetch_site", [None, "same-origin", "same-site", "none"])
+@for_each_row("fetch_site", [None, "same-origin", "same-site", "none"])
 def test_other_fetches_pass(local: Gate, fetch_site: str | None):
     assert local.check("localhost", None, fetch_site) is None
 

@@ -171,7 +171,7 @@ def test_headers_that_repeat_the_body_are_in_order():
     assert mismatch(call(), "tools/call", {"name": "add"}, VERSION, {}) is None
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("method", "params"),
     [
         ("prompts/get", {"name": "x:1"}),
@@ -290,12 +290,12 @@ def test_an_argument_and_its_header_disagree(value: Any, header: str):
     assert found == "Mcp-Param-Region header does not match params.arguments.region"
 
 
-@pytest.mark.parametrize("value", ["eu", "", 0, False])
+@for_each_row("value", ["eu", "", 0, False])
 def test_an_argument_without_its_header_is_refused(value: Any):
     assert param_mismatch(call(), {"arguments": {"region": value}}, REGION) == "Mcp-Param-Region header is missing"
 
 
-@pytest.mark.parametrize("params", [{}, {"arguments": None}, {"arguments": {}}, {"arguments": {"region": None}}])
+@for_each_row("params", [{}, {"arguments": None}, {"arguments": {}}, {"arguments": {"region": None}}])
 def test_a_header_without_its_argument_is_refused_and_neither_is_in_order(params: dict[str, Any]):
     text = "Mcp-Param-Region header has no counterpart, since params.arguments.region has no such value"
     assert param_mismatch(region("eu"), params, REGION) == text

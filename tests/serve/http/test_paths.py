@@ -87,7 +87,7 @@ def test_the_table_knows_the_routes_that_there_are() -> None:
     assert {"/metrics", "/healthz", "/readyz", "/sse"} <= set(routes())
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@for_each_row("spelling", SPELLINGS)
 async def test_nothing_but_the_endpoint_is_reached_by_another_spelling(spelling: str) -> None:
     served = app()
     for path in routes():

@@ -76,7 +76,7 @@ async def test_everybody_else_gets_the_same_words_as_text(why: str, asked: dict[
     assert words in response.body.decode()
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("status", "headers", "body"),
     [(415, {"content-type": "text/plain"}, b"{}"), (406, {"accept": "text/html"}, b"{}"), (400, {}, b"{")],
 )
@@ -110,7 +110,7 @@ async def test_who_guesses_from_many_addresses_of_one_network_is_refused_too():
     assert statuses == {401, 429}
 
 
-@pytest.mark.parametrize("parser", ["httptools", "h11"])
+@for_each_row("parser", ["httptools", "h11"])
 async def test_what_is_refused_before_it_is_read_has_such_a_body_too(parser: str):
     async with listening(shop(), parser=parser) as where:
         long = raw_request(*(f"x-{n}: y" for n in range(12_000)))
@@ -142,7 +142,7 @@ DISCOVERY = [
 ]
 
 
-@pytest.mark.parametrize("token", [None, "wrong"])
+@for_each_row("token", [None, "wrong"])
 async def test_a_challenge_names_no_metadata_where_there_is_none(token: str | None):
     headers = {**JSON, "authorization": f"Bearer {token}" if token else None}
     response = await refused(StaticTokens({TOKEN: "alice"}), "POST", headers)
@@ -162,7 +162,7 @@ async def test_a_client_that_registers_all_the_same_is_told_to_send_a_token():
     assert response.json["error"] == "invalid_request" and SEND_ONE in response.json["error_description"]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "auth",
     [
         None,

@@ -14,6 +14,7 @@ from defserve.core.extension import OutgoingMessage
 from defserve.serve.http.exchange import UNREAD, Exchange
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import Raw, text_of, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -122,7 +123,7 @@ async def test_it_is_served_only_when_asked_for():
         assert status(await where.ask(body=b"{}", path="/messages?session_id=x")) == 404
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("on", "stream", "messages"), [("/mcp", "/sse", "/messages"), ("/api/v1/mcp", "/api/v1/sse", "/api/v1/messages")]
 )
 async def test_it_stands_beside_the_endpoint(on: str, stream: str, messages: str):
@@ -177,9 +178,7 @@ async def test_a_session_that_is_not_ours_is_not_found():
         assert status(await stream.post(b"{}", "x-forwarded-for: 192.0.2.1")) == 404
 
 
-@pytest.mark.parametrize(
-    ("verb", "path", "refused"), [("POST", "/sse", 405), ("GET", "/messages", 405), ("DELETE", "/sse", 405)]
-)
+@for_each_row(("verb", "path", "refused"), [("POST", "/sse", 405), ("GET", "/messages", 405), ("DELETE", "/sse", 405)])
 async def test_other_methods_are_refused(verb: str, path: str, refused: int):
     async with listening(shop(), legacy_sse=True) as where:
         assert status(await where.ask(verb=verb, path=path)) == refused

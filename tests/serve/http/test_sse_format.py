@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.serve.http.exchange import HEADERS, KEEP_ALIVE, format_event
+from tests.rows import for_each_row
 
 
 def parsed(stream: bytes) -> list[dict[str, bytes]]:
@@ -52,7 +53,7 @@ def test_any_bytes_arrive_as_one_event_with_lf_for_every_line_end(data: bytes):
     ]
 
 
-@pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "\n"])
+@for_each_row("text", ["a\nb", "a\rb", "a\0b", "\n"])
 def test_an_id_or_a_name_that_would_end_its_line_is_refused(text: str):
     with pytest.raises(ValueError, match="one line"):
         format_event(b"{}", id=text)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.asgi import Peer, Web, request, text
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns
+from tests.rows import for_each_row
 from tests.serve.web_tools import Tools, is_json, is_stream
 
 pytestmark = pytest.mark.anyio
@@ -235,7 +236,7 @@ LADDER: dict[str, tuple[dict[str, Any], dict[str, Any], int, int | None]] = {
 }
 
 
-@pytest.mark.parametrize("case", LADDER)
+@for_each_row("case", LADDER)
 async def test_a_stateless_request_is_judged_in_order(app: Any, case: str):
     headers, params, status, code = LADDER[case]
     sent = request("tools/call", params or CALL, "my id")

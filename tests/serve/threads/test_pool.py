@@ -10,6 +10,7 @@ import pytest
 
 from defserve.serve import threads as pool_module
 from defserve.serve.threads import ABANDONED_PER_THREAD, MIN_SWITCH_SECONDS, ROUND, WorkerPool, lower_switch_interval
+from tests.rows import for_each_row
 
 
 class Loop:
@@ -182,7 +183,7 @@ def test_closing_lets_the_idle_threads_go(loop: Loop):
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, MIN_SWITCH_SECONDS)])
+@for_each_row(("threads", "seconds"), [(1, 0.005), (32, ROUND / 32), (1_000_000, MIN_SWITCH_SECONDS)])
 def test_turns_are_short_enough_for_all_threads_and_never_longer_than_before(threads: int, seconds: float):
     before = sys.getswitchinterval()
     with lower_switch_interval(threads):

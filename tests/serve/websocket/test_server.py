@@ -131,7 +131,7 @@ async def test_sockets_are_sessions_of_their_own():
         assert "error" in await stranger.ask("tools/list")
 
 
-@pytest.mark.parametrize("text", ["{", "", "[]", '{"id": 1}', "nonsense \N{SNOWMAN}"])
+@for_each_row("text", ["{", "", "[]", '{"id": 1}', "nonsense \N{SNOWMAN}"])
 async def test_text_that_is_no_message_is_answered_and_the_socket_stays(text: str):
     async with listening(shop()) as where, peer_of(where) as peer:
         await peer.link.socket.send(text)
@@ -311,7 +311,7 @@ async def test_frames_that_come_before_the_socket_is_open_wait_for_it(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize(("size", "code"), [(0, 1009), (1, 1009), (1024, None)])
+@for_each_row(("size", "code"), [(0, 1009), (1, 1009), (1024, None)])
 async def test_a_message_comes_in_many_fragments_but_not_in_many_small_ones(size: int, code: int | None):
     async with listening(shop()) as where, socket_to(where) as socket:
 

@@ -191,13 +191,26 @@ async def outcomes(linking: Linking, taken: Mapping[str, roads.Road]) -> dict[st
 
 @pytest.mark.parametrize("name", [name if name in SAMPLE else slow(name) for name in PEERS])
 async def test_the_yes_of_a_peer_counts_as_the_table_says(name: str, tmp_path: Path):
+    """Also over REST. At last it tells the server to end, as only the local user and admins may."""
     kind = PEERS[name]
-    async with serving(kind, tmp_path) as (_, base, headers, unix):
+    async with serving(kind, tmp_path) as (where, base, headers, unix):
+        async with http_client(base, headers, unix) as http:
+            erased = await http.post("/tools/erase", json={})
+            noted = await http.post("/tools/note", json={})
         linking = partial(link_to, kind.over, base, headers, unix)
         yes = await outcomes(linking, roads.YES)
         open_to_all = await outcomes(linking, roads.OPEN_TO_ALL)
+        end = await outcomes(linking, {"end": roads.shutting_down})
+        drains = where.app.provider.composition.draining
+    if kind.may == SHUT_OUT:
+        assert erased.status_code in (401, 403) and noted.status_code in (401, 403)
+    else:
+        assert erased.status_code == (200 if kind.may == KNOWN else 403), erased.text
+        assert noted.status_code == 200
     assert yes == dict.fromkeys(roads.YES, COUNTS[kind.may])
     assert open_to_all == dict.fromkeys(roads.OPEN_TO_ALL, SHUT_OUT if kind.may == SHUT_OUT else True)
+    assert end == {"end": COUNTS[kind.may]}
+    assert drains is (kind.may == KNOWN)
 
 
 @pytest.mark.parametrize("name", [name if name in SAMPLE else slow(name) for name in PEERS])
@@ -206,29 +219,6 @@ async def test_only_a_known_peer_switches_on_what_the_operator_switched_off(name
     async with serving(kind, tmp_path, "strict") as (_, base, headers, unix):
         yes = await outcomes(partial(link_to, kind.over, base, headers, unix), roads.YES_IF_STRICT)
     assert yes == dict.fromkeys(roads.YES_IF_STRICT, COUNTS[kind.may])
-
-
-@pytest.mark.parametrize("name", [name if name in SAMPLE else slow(name) for name in PEERS])
-async def test_only_a_known_peer_runs_a_dangerous_tool_over_rest(name: str, tmp_path: Path):
-    kind = PEERS[name]
-    async with serving(kind, tmp_path) as (_, base, headers, unix), http_client(base, headers, unix) as http:
-        found = await http.post("/tools/erase", json={})
-        noted = await http.post("/tools/note", json={})
-    if kind.may == SHUT_OUT:
-        assert found.status_code in (401, 403) and noted.status_code in (401, 403)
-    else:
-        assert found.status_code == (200 if kind.may == KNOWN else 403), found.text
-        assert noted.status_code == 200
-
-
-@pytest.mark.parametrize("name", [name if name in SAMPLE else slow(name) for name in PEERS])
-async def test_only_the_local_user_and_admins_end_the_server(name: str, tmp_path: Path):
-    kind = PEERS[name]
-    async with serving(kind, tmp_path) as (where, base, headers, unix):
-        found = await outcomes(partial(link_to, kind.over, base, headers, unix), {"end": roads.shutting_down})
-        drains = where.app.provider.composition.draining
-    assert found["end"] == COUNTS[kind.may]
-    assert drains is (kind.may == KNOWN)
 
 
 @pytest.mark.parametrize("name", [name if name in KERNEL_SAMPLE else slow(name) for name in PEERS])

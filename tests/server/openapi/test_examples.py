@@ -102,9 +102,7 @@ def test_the_example_of_a_format_has_that_format(format: str):
     assert examples(schema) == [FORMATS[format]]
 
 
-@pytest.mark.parametrize(
-    "pattern", [r"^\w+@\w+\.com$", r"[^abc]x{2,3}?", r"^(?:GET|POST) /\S*$", r"^[\x41-\x5a]\s\D$", ""]
-)
+@for_each_row("pattern", [r"^\w+@\w+\.com$", r"[^abc]x{2,3}?", r"^(?:GET|POST) /\S*$", r"^[\x41-\x5a]\s\D$", ""])
 def test_a_text_for_a_pattern_is_found_by_it(pattern: str):
     import re
 
@@ -163,7 +161,7 @@ _ODD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", _ODD)
+@for_each_row("name", _ODD)
 def test_a_schema_of_somebody_else_costs_little_and_never_fails(name: str):
     schema = {"type": "object", "properties": {"given": _ODD[name]}, "required": ["given"]}
     made: list[Any] = []

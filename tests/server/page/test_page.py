@@ -217,7 +217,7 @@ async def test_every_loopback_name_gets_it_and_is_shown_as_it_was_asked_for(host
     assert "Only browsers on this machine see this page." in page.notes
 
 
-@pytest.mark.parametrize("options", [{"page": False}, {"trusted_proxy": True}])
+@for_each_row("options", [{"page": False}, {"trusted_proxy": True}])
 async def test_a_page_that_is_off_is_off_everywhere(options: dict[str, Any]):
     async with living(greenhouse().asgi(**options)) as app:
         no_facts(await opened(app, "/"), 406)
@@ -322,7 +322,7 @@ def changed_while_serving(server: Server) -> None:
     server.remove_tool("water")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("options", "change"),
     [
         ({}, unchanged),
@@ -400,7 +400,7 @@ def mounted(app: Any) -> dict[str, tuple[Any, str, str]]:
     }
 
 
-@pytest.mark.parametrize("way", mounted(PlainTextResponse()))
+@for_each_row("way", mounted(PlainTextResponse()))
 async def test_below_another_app_the_address_is_where_clients_reach_it(way: str):
     whole, path, address = mounted(greenhouse().asgi())[way]
     page = await shown(whole, path)

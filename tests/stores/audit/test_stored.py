@@ -18,6 +18,7 @@ from defserve.stores.audit.log_file import AuditLog, AuditUnavailable
 from defserve.stores.audit.stored_log import StoredAuditLog
 from defserve.stores.identity import open_store
 from defserve.stores.store import AUDIT_LOGS, StoreChange, StoreUnavailable
+from tests.rows import for_each_row
 from tests.waiting import wait_until
 
 KEY = b"a key of sixteen bytes and more"
@@ -226,7 +227,7 @@ def test_events_of_a_lost_reply_are_not_written_again_when_the_store_is_back(
     log.close()
 
 
-@pytest.mark.parametrize("where", ["memory:", "http://127.0.0.1/x", "mysql://x"])
+@for_each_row("where", ["memory:", "http://127.0.0.1/x", "mysql://x"])
 def test_a_place_that_keeps_nothing_is_refused(where: str) -> None:
     with pytest.raises(UsageError, match="cannot keep an audit log"):
         sinks_of(where)

@@ -65,7 +65,7 @@ def test_what_was_not_changed_is_shared():
     assert shared == [True, True, False, True, True]
 
 
-@pytest.mark.parametrize("tiny", [1e-5, 1.5e-5, 1e-6, 5e-324, -2e-9])
+@for_each_row("tiny", [1e-5, 1.5e-5, 1e-6, 5e-324, -2e-9])
 def test_a_tiny_number_is_written_in_one_way(tiny: float):
     made = draft({"a": tiny, "b": 1}, CheckpointContent.of({"a": 0, "b": 1}), DEPTH).content
     assert made.encoded == CheckpointContent.of({"b": 1, "a": tiny}).encoded
@@ -78,7 +78,7 @@ def test_what_json_cannot_hold_is_refused(wrong: Any):
             draft(content, CheckpointContent.of({"a": {}, "b": 1}), DEPTH)
 
 
-@pytest.mark.parametrize("name", ["b", "c", "new"])
+@for_each_row("name", ["b", "c", "new"])
 def test_depth_counts_from_the_outside_wherever_the_change_is(name: str):
     known = CheckpointContent.of({"a": [{"b": None, "c": [0]}]})
     changed = known.copy()

@@ -33,6 +33,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
 from defserve.stores.checkpoints.json_patches import apply_patch
 from defserve.stores.store import MemoryStore, Store, StoreChange, StoreCorrupt, StoreUnavailable
 from tests.effort import examples
+from tests.rows import for_each_row
 from tests.stores.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("patched")
@@ -78,7 +79,7 @@ def test_an_id_belongs_to_its_owner_its_set_and_its_content_alone():
     assert not verify_id(SECRET, id[:-1] + ("A" if id[-1] != "A" else "B"), "alice", "notes", content)
 
 
-@pytest.mark.parametrize("id", ["", "chk_", "chk_abc", "tree", "chk_" + "\ud800" * 44, "chk_" + "é" * 44])
+@for_each_row("id", ["", "chk_", "chk_abc", "tree", "chk_" + "\ud800" * 44, "chk_" + "é" * 44])
 def test_what_is_no_id_is_verified_as_none(id: str):
     assert not verify_id(SECRET, id, "alice", "notes", b"")
 
@@ -102,7 +103,7 @@ def test_an_id_needs_a_key_and_randomness():
         make_id(SECRET, "a", "n", b"", b"")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("ours", "theirs"),
     [
         ('{"b":1,"a":2}', '{"a":2,"b":1}'),
@@ -115,7 +116,7 @@ def test_two_texts_of_one_value_are_one_canonical_text(ours: str, theirs: str):
     assert canonical(json.loads(ours)) == canonical(json.loads(theirs))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {1, 2}])
+@for_each_row("value", [float("nan"), float("inf"), "\ud800", {1, 2}])
 def test_what_json_cannot_hold_has_no_canonical_text(value: Any):
     with pytest.raises(ValueError):
         canonical(value)
@@ -377,7 +378,7 @@ def test_pruning_happens_by_itself_now_and_then(run: Run):
     run(story())
 
 
-@pytest.mark.parametrize("retention", [{"keep": 0}, {"keep": -1}, {"ttl": 0}, {"ttl": float("nan")}])
+@for_each_row("retention", [{"keep": 0}, {"keep": -1}, {"ttl": 0}, {"ttl": float("nan")}])
 def test_a_retention_that_keeps_nothing_is_refused(retention: dict[str, Any]):
     with pytest.raises(UsageError):
         Retention(**retention)

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 import pytest
 
 from defserve.stores.sqlite import WorkerThread
+from tests.rows import for_each_row
 from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +51,7 @@ async def test_each_gets_its_own_outcome():
     assert works.left == 1
 
 
-@pytest.mark.parametrize("error", [OSError("the disk is on fire"), StopIteration(), SystemExit(3)], ids=repr)
+@for_each_row("error", [OSError("the disk is on fire"), StopIteration(), SystemExit(3)], ids=repr)
 async def test_work_that_raises_is_told_to_all_who_wait_and_the_thread_goes_on(error: BaseException):
     may = threading.Event()
 

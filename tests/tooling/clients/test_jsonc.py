@@ -115,7 +115,7 @@ def test_what_is_broken_is_named_with_its_line(text: str, line: int) -> None:
         assert caught.value.line == line
 
 
-@pytest.mark.parametrize("text", ["[]", "1", '{"mcpServers": []}', '{"mcpServers": "x"}'])
+@for_each_row("text", ["[]", "1", '{"mcpServers": []}', '{"mcpServers": "x"}'])
 def test_what_stands_in_the_way_is_not_replaced(text: str) -> None:
     with pytest.raises(NotEditable, match="is not an object"):
         jsonc.set_value(text, PATH, ENTRY)

@@ -37,7 +37,7 @@ async def harmless(turn: Turn) -> str:
 
 
 @pytest.mark.req("MCPL-13.4")
-@pytest.mark.parametrize(
+@for_each_row(
     ("function", "what"),
     [
         (literal, "gives orders: “You must”"),
@@ -119,7 +119,7 @@ def test_the_model_of_a_state_as_an_argument_is_warned_of():
     assert found[0].finding.where.rpartition(":")[0].endswith("test_live.py")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("positions", "denied"),
     [(None, False), (["before_user"], False), (["system"], True), (["after_user", "system"], True)],
 )

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Server
+from tests.rows import for_each_row
 from tests.tooling.lint.reading import broken, only, read, wire
 
 
@@ -18,7 +19,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.req("MCP-6.3")
-@pytest.mark.parametrize(("levels", "deep"), [(0, False), (1, False), (2, False), (3, True), (5, True)])
+@for_each_row(("levels", "deep"), [(0, False), (1, False), (2, False), (3, True), (5, True)])
 def test_flat_schemas_are_advised(levels: int, deep: bool):
     found = only(wire({"name": "place_order", "inputSchema": nested(levels)}), "deep-schema")
     assert bool(found) is deep
@@ -65,7 +66,7 @@ def test_many_arguments_are_too_many():
     assert broken(wire(tool)) == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("schema", "problem"),
     [
         ({"type": "array"}, "is not of type object"),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from defserve import Server
 from tests.rows import for_each_row
 from tests.tooling.lint.reading import broken, only, read, wire
@@ -56,9 +54,7 @@ def test_what_has_no_description_is_named_with_its_place():
     assert parameter.finding.problem == "'customer' has no description"
 
 
-@pytest.mark.parametrize(
-    ("name", "vague"), [("run", True), ("x", True), ("Process", True), ("add", False), ("run_tests", False)]
-)
+@for_each_row(("name", "vague"), [("run", True), ("x", True), ("Process", True), ("add", False), ("run_tests", False)])
 def test_a_name_that_says_nothing_is_vague(name: str, vague: bool):
     assert ("vague-name" in broken(wire({"name": name}))) is vague
 
@@ -68,7 +64,7 @@ def test_a_description_that_is_too_long_is_counted():
     assert "1001 characters" in found.finding.problem
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("text", "what"),
     [
         ("Adds\u200b numbers", "invisible character U+200B"),

@@ -3,9 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from defserve import Server
+from tests.rows import for_each_row
 from tests.tooling.lint.reading import only, read
 
 ELSEWHERE = '<script src="https://cdn.example.com/x.js"></script>'
@@ -42,7 +41,7 @@ def file() -> Path:
     return Path("no_such_view.html")
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("view", "reached"),
     [
         (inline, ["https://cdn.example.com"]),
@@ -59,7 +58,7 @@ def test_an_origin_that_no_csp_names_is_found(view: Any, reached: list[str]):
     assert only(read(viewing(view, connect=reached)), "unnamed-origin") == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("named", "is_found"),
     [
         ("https://*.example.com", False),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from defserve.tooling.packaging.project_documents import (
     Wheel,
     disagreements,
@@ -150,7 +148,7 @@ def test_what_does_not_agree_is_found(one: Any, other: Any, wheel: Any, said: st
     assert said in problem
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("readme", "name"),
     [
         ("<!-- mcp-name: io.github.a/b -->", "io.github.a/b"),

@@ -70,7 +70,7 @@ def test_a_secret_is_found(case: str):
     assert kind(f"# notes\n{text}\nmore".encode()) is not None
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+@for_each_row("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
 def test_a_secret_is_found_in_other_encodings(encoding: str):
     assert kind(f"the key is here\n{SECRETS['PEM']}".encode(encoding)) == "a private key"
 

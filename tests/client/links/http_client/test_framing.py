@@ -102,7 +102,7 @@ def test_what_is_not_http_is_refused(response: bytes):
         cut(response)
 
 
-@pytest.mark.parametrize(("size", "count"), [(1, 4_000), (20, 20_000)])
+@for_each_row(("size", "count"), [(1, 4_000), (20, 20_000)])
 def test_many_chunks_are_a_body_as_any_other(size: int, count: int):
     head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
     assert cut(head + chunked(*[b"x" * size] * count))[0] == b"x" * size * count
@@ -131,7 +131,7 @@ def test_what_brings_no_body_is_bounded(endless: bytes, again: bytes):
     assert MAX_LINE_LENGTH < MAX_HEAD_BYTES
 
 
-@pytest.mark.parametrize("status", [204, 304])
+@for_each_row("status", [204, 304])
 def test_a_status_that_has_no_body_has_none_whatever_its_headers_say(status: int):
     for header in (b"content-length: 5", b"transfer-encoding: chunked", b"x: y"):
         body, framing = cut(b"HTTP/1.1 %d X\r\n%b\r\n\r\n" % (status, header))
@@ -154,7 +154,7 @@ def test_a_connection_whose_next_bytes_are_not_clear_is_not_used_again(response:
     assert (body, framing.over, framing.reusable) == (b"ok", True, False)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "response",
     [
         b"",

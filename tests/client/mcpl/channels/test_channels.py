@@ -111,7 +111,7 @@ async def test_a_channel_that_cannot_be_opened_is_an_error():
             await mcpl.open("discord", {})
 
 
-@pytest.mark.parametrize("ack", [True, False])
+@for_each_row("ack", [True, False])
 async def test_content_is_published_as_request_or_notification(ack: bool):
     server = chat(channels_publish={"delivered": True, "messageId": "m_9"})
     async with hosting(server) as mcpl:
@@ -157,7 +157,7 @@ async def test_a_server_that_may_not_observe_is_told_nothing():
     assert server.asked("channels/outgoing/chunk") == server.asked("channels/outgoing/complete") == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("capability", "chunks", "wholes"),
     [(True, 1, 1), ({"observe": True, "streaming": False}, 0, 1), ({"publish": True}, 0, 0), (None, 0, 0)],
 )

@@ -102,7 +102,7 @@ def short(**arguments: Any) -> Verdict:
     return Verdict(len(str(arguments)) < 30)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("validators", "arguments", "passes"),
     [
         ({"greet": no_bob}, {"name": "Bob"}, False),
@@ -153,7 +153,7 @@ async def test_what_a_server_declares_is_applied_before_it_is_asked(
     assert told == ["client", "client"]  # the server has no call to report
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_program_on_the_servers_own_list_is_forwarded(version: str):
     async with guarded.server.connect(version, mgp=trusting()) as client:
         assert await client.call("run", command="frobnicate all") == "frobnicate all"
@@ -420,7 +420,7 @@ async def test_a_tool_that_appears_later_is_looked_up():
 
 
 @pytest.mark.req("MCP-9.2")
-@pytest.mark.parametrize(
+@for_each_row(
     ("hints", "risk"),
     [
         ({"readOnlyHint": True}, "moderate"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.client.mgp.streaming import MAX_EARLY_BYTES, MAX_EARLY_CHUNKS, MAX_MISSING_INDICES, ChunkOrder
+from tests.rows import for_each_row
 
 
 @pytest.mark.slow
@@ -72,7 +73,7 @@ def test_a_hole_is_given_up_when_too_much_waits_behind_it():
     assert order.missed == 1
 
 
-@pytest.mark.parametrize("deep", [False, True])
+@for_each_row("deep", [False, True])
 def test_a_hole_is_given_up_when_too_many_bytes_wait_behind_it(deep: bool):
     text = "x" * (MAX_EARLY_BYTES // 4)
     part: Any = {"type": "odd", "a": [{"b": text}]} if deep else text

@@ -14,6 +14,7 @@ from defserve.testing.client import SyncClient
 from defserve.testing.transports import TRANSPORTS
 from tests.client.mgp.table import CHUNK, ERAS, GAP, PACE, Table, flowing, talking
 from tests.client.pretend import SILENCE, Fail
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -147,7 +148,7 @@ async def test_a_stream_may_take_longer_than_a_request_as_long_as_something_come
     assert parts[-1] == "1600 "
 
 
-@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@for_each_row("era", ["handshake", "stateless"])
 def test_without_await_the_parts_are_a_list(era: str):
     with SyncClient("tests.client.mgp.flowing:server", era, mgp=Mgp(audit=[])) as client:
         assert client.stream_parts("words") == ["one ", "two ", "three"]
@@ -302,7 +303,7 @@ async def test_a_failure_is_made_good_before_the_first_part_only():
     assert len(table.asked("tools/call")) == 2
 
 
-@pytest.mark.parametrize("answers", [SILENCE, Fail(-32800, "cancelled"), {"content": [], "isError": True}])
+@for_each_row("answers", [SILENCE, Fail(-32800, "cancelled"), {"content": [], "isError": True}])
 async def test_however_a_cancelled_call_is_answered_its_part_is_given_back(answers: Any):
     partial = {"content": [{"type": "text", "text": "half"}]}
     table = Table()

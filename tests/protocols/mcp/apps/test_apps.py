@@ -65,7 +65,7 @@ def ui(tools: list[dict[str, Any]]) -> dict[str, Any]:
     return {tool["name"]: tool.get("_meta", {}).get("ui") for tool in tools}
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_client_that_can_show_views_is_told_of_them(version: str):
     async with counting().connect(version, apps=True) as client:
         assert ui(await client.tools()) == {
@@ -196,7 +196,7 @@ async def test_a_relative_path_starts_beside_the_file_that_names_it(tmp_path: Pa
         assert (await client.read_text("ui://files/view")).endswith("<p>beside")
 
 
-@pytest.mark.parametrize("value", ["view.html", "", 7, None, b"\xff"])
+@for_each_row("value", ["view.html", "", 7, None, b"\xff"])
 async def test_a_view_that_is_not_html_is_an_error_of_the_author_and_not_shown(value: Any):
     server = Server("bad", "1")
 
@@ -261,7 +261,7 @@ def test_an_app_needs_a_uri():
         Server("s", "1").app(a_view)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("options", "problem"),
     [
         ({"app": a_view}, "'a_view' is not a view of this server"),
@@ -323,7 +323,7 @@ async def test_marks_and_explicit_objects_declare_views_too():
         }
 
 
-@pytest.mark.parametrize(("prefixes", "names", "uri"), [
+@for_each_row(("prefixes", "names", "uri"), [
     ((None,), ("count", "more"), "ui://counting/view"),
     (("a",), ("a_count", "a_more"), "ui://a/counting/view"),
     (("a", "b"), ("b_a_count", "b_a_more"), "ui://b/a/counting/view"),

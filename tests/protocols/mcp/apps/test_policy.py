@@ -32,7 +32,7 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("origin", GOOD)
+@for_each_row("origin", GOOD)
 def test_an_origin_is_a_scheme_and_a_host(origin: str):
     assert is_origin(origin)
     assert csp_wire({"connect": [origin]}, "app", "a.py:1") == {"connectDomains": [origin]}
@@ -88,7 +88,7 @@ def test_a_policy_is_bounded():
         csp_wire({"connect": ["https://a.example"] * (MAX_ORIGINS + 1)}, "app", "a.py:1")
 
 
-@pytest.mark.parametrize("csp", [{"connects": ["https://a.com"]}, {"connect": "https://a.com"}, {"connect": None}])
+@for_each_row("csp", [{"connects": ["https://a.com"]}, {"connect": "https://a.com"}, {"connect": None}])
 def test_a_policy_of_another_shape_is_refused(csp: dict[str, object]):
     with pytest.raises(UsageError, match=r"connect, resource|connect.: \["):
         csp_wire(csp, "app", "a.py:1")

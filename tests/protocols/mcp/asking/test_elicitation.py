@@ -96,7 +96,7 @@ def dialect(version: str) -> Dialect:
 
 
 @pytest.mark.req("MCP-5.6")
-@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@for_each_row("version", ["2025-11-25", "2026-07-28"])
 def test_a_model_becomes_a_flat_form(version: str):
     assert Form.of(Order).schema(dialect(version)) == {
         "type": "object",
@@ -224,7 +224,7 @@ async def test_2025_06_18_has_defaults_for_booleans_only():
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
+@for_each_row(
     ("version", "field"),
     [
         ("2025-06-18", {"type": "string", "enum": ["s", "l"], "enumNames": ["Small", "Large"]}),

@@ -10,6 +10,7 @@ import pytest
 from defserve import Context, Server
 from defserve.protocols.mcp.asking.client_requests import ParkedWork, Parking
 from tests.raw import STATELESS, Json, Raw, raw, text_of
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +107,7 @@ async def test_work_that_waits_too_long_ends():
     assert parked.events == ["began", "ended"]
 
 
-@pytest.mark.parametrize("bounds", [{"most": 2}, {"of_one": 2}], ids=str)
+@for_each_row("bounds", [{"most": 2}, {"of_one": 2}], ids=str)
 async def test_work_beyond_the_bounds_fails_and_what_is_parked_stays(bounds: dict[str, Any]):
     parked = Parked(**bounds)
     async with raw(parked.server, STATELESS, ASKS) as peer:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from defserve.errors import InvalidParams, LimitExceeded
 from defserve.protocols.mcp.asking.round_trips import MAX_STATE_LENGTH, InvalidState, Sealer, digest_binding
 from defserve.stores.store import MemoryNonces
+from tests.rows import for_each_row
 
 SECRET = b"0123456789abcdef"
 BOUND = digest_binding("alice", "tools/call", "deploy", {"env": "prod"})
@@ -69,7 +70,7 @@ def test_a_state_changed_at_any_character_is_refused() -> None:
     assert opened(sealer, text) == {"answer": 1}
 
 
-@pytest.mark.parametrize("payload", [1, 12, 123, 1234])
+@for_each_row("payload", [1, 12, 123, 1234])
 def test_only_the_canonical_encoding_is_accepted(payload: int) -> None:
     sealer = Sealer(SECRET)
     text = sealer.seal(payload, binding=BOUND)
@@ -147,7 +148,7 @@ def test_sealers_that_share_nonces_open_a_state_once_between_them() -> None:
     assert refuses(one, text)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "other",
     [
         ("bob", "tools/call", "deploy", {"env": "prod"}),

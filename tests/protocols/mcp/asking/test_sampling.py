@@ -85,7 +85,7 @@ async def test_sampling_is_asked_for_only_where_it_is_offered(version: str):
 
 @pytest.mark.anyio
 @pytest.mark.req("MCP-5.4")
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_tools_are_sent_only_to_clients_that_take_them(version: str):
     async with raw(server, version, {"sampling": {}}) as peer:
         reply = await peer.ask("tools/call", {"name": "use_tools", "arguments": {}})
@@ -148,7 +148,7 @@ async def test_a_client_that_refuses_is_quoted_to_the_model():
         assert (result["isError"], text_of(result)) == (True, "User rejected sampling request")
 
 
-@pytest.mark.parametrize("part", [Link("x://y"), Embedded("x://y", text="z")])
+@for_each_row("part", [Link("x://y"), Embedded("x://y", text="z")])
 def test_what_no_sampling_message_may_hold_is_refused(part: Link | Embedded):
     with pytest.raises(UsageError, match=f"a {type(part).__name__} cannot be sampled from"):
         params(SampleOptions([User(part)]))

@@ -7,9 +7,10 @@ import pytest
 from defserve import Server, UsageError
 from defserve.protocols.mcp.asking.round_trips import InvalidState
 from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
+from tests.rows import for_each_row
 
 
-@pytest.mark.parametrize("secret", ["short", b"fifteen bytes.."])
+@for_each_row("secret", ["short", b"fifteen bytes.."])
 def test_a_secret_too_short_is_refused_where_it_is_given(secret: str | bytes):
     with pytest.raises(UsageError, match=r"Server\(secret=…\) has \d+ bytes, at least 16 are needed"):
         Server("weak", secret=secret)

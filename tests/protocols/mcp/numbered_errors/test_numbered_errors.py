@@ -88,7 +88,7 @@ def test_ten_types_with_their_codes_and_retry_flags() -> None:
 
 
 @pytest.mark.req("GGEN-ERR-2")
-@pytest.mark.parametrize("version", HANDSHAKE)
+@for_each_row("version", HANDSHAKE)
 async def test_bad_arguments_are_a_validation_error(version: str) -> None:
     said = await refused("quote", {"ticker": "invalid123"}, version=version)
     trace = said["data"].pop("trace_id")
@@ -169,7 +169,7 @@ class Anonymous(Refused):
     error_type = "auth_required"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("error", "code", "name"),
     [(Anonymous("who?"), -32004, "AuthenticationError"), (Denied("no"), -32005, "AuthorizationError")],
 )
@@ -225,7 +225,7 @@ async def test_what_cannot_be_read_has_its_type_and_a_trace_id(
 
 
 @pytest.mark.req("GGEN-ERR-1", "GGEN-ERR-3")
-@pytest.mark.parametrize(("frame", "code", "name"), UNREADABLE)
+@for_each_row(("frame", "code", "name"), UNREADABLE)
 async def test_what_cannot_be_read_over_http_has_them_too(frame: bytes, code: int, name: str) -> None:
     async with peer(served()) as web:
         said = await web.post(frame).ended()
@@ -304,7 +304,7 @@ async def test_a_callers_trace_id_is_kept_inside() -> None:
     assert said["data"]["trace_id"] == f"req-{trace}"
 
 
-@pytest.mark.parametrize("tool", ["quote", "fails", "slow"])
+@for_each_row("tool", ["quote", "fails", "slow"])
 async def test_the_stateless_era_never_sees_these_codes(tool: str) -> None:
     async with raw(served(ToolError("no")), STATELESS) as peer:
         found = await peer.call(tool, {"days": 0} if tool == "quote" else {})

@@ -10,6 +10,7 @@ from defserve import Context, Server
 from defserve.core.extension import Extension
 from defserve.protocols.mcp.resources import KEY_BYTES, ResourceCache
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ async def read(peer: Any, uri: str) -> str:
 
 
 @pytest.mark.req("GGEN-M3")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_what_was_read_is_kept_for_its_time_and_no_longer(version: str):
     clock = Clock()
     async with raw(served(clock), version) as peer:
@@ -91,7 +92,7 @@ async def test_who_reads_does_not_matter():
         assert await one.read_text("x://kept") == await other.read_text("x://kept") == "kept 1"
 
 
-@pytest.mark.parametrize("name", ["mine", "always"])
+@for_each_row("name", ["mine", "always"])
 async def test_what_may_depend_on_the_caller_or_has_no_time_is_read_again(name: str):
     async with raw(served(Clock()), HANDSHAKE[-1]) as peer:
         assert [await read(peer, f"x://{name}") for _ in range(2)] == [f"{name} 1", f"{name} 2"]

@@ -9,6 +9,7 @@ import pytest
 
 from defserve import Server
 from tests.raw import ERAS, Raw, raw
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ def serving_extra() -> Server:
 
 
 @pytest.mark.req("MCP-5.1l")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_many_changes_at_once_are_told_once(version: str):
     server = serving_extra()
     async with raw(server, version) as peer:
@@ -47,7 +48,7 @@ async def test_many_changes_at_once_are_told_once(version: str):
 
 
 @pytest.mark.req("MCP-5.2s", "MCP-5.1l")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_changes_made_in_another_thread_are_told_too(version: str):
     server = serving_extra()
     async with raw(server, version) as peer:
@@ -94,7 +95,7 @@ async def test_a_change_made_in_a_thread_while_others_are_told_is_not_lost():
         ]
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_change_before_anyone_listens_is_nobodys_news(version: str):
     server = serving_extra()
     server.add_tool(extra)
@@ -104,7 +105,7 @@ async def test_a_change_before_anyone_listens_is_nobodys_news(version: str):
         assert await peer.news() == []
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_server_on_two_loops_tells_both(version: str):
     server, heard = serving_extra(), list[str]()
     listening, changed = threading.Event(), threading.Event()

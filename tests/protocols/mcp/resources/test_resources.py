@@ -122,7 +122,7 @@ async def test_what_a_resource_yields_is_no_part_of_the_tool_that_reads_it():
         assert [part["text"] for part in (await client.call_raw("read"))["content"]] == ["emitted ", "the resource"]
 
 
-@pytest.mark.parametrize("piece", ["x" * 400, b"x" * 400], ids=["text", "bytes"])
+@for_each_row("piece", ["x" * 400, b"x" * 400], ids=["text", "bytes"])
 async def test_a_generator_that_yields_too_much_is_stopped(piece: Any):
     server = Server("s", "1", limits=Limits(response=1000))
     yielded = 0
@@ -210,7 +210,7 @@ def test_what_is_no_uri_is_refused_at_registration(uri: str):
         Server("s", "1").resource(uri)(anything)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("options", "problem"),
     [
         ({"ttl": -1}, "ttl and size cannot be negative"),

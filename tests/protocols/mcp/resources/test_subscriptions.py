@@ -36,7 +36,7 @@ def news() -> Server:
 
 
 @pytest.mark.req("MCP-5.2s")
-@pytest.mark.parametrize("version", HANDSHAKE)
+@for_each_row("version", HANDSHAKE)
 async def test_a_session_hears_of_the_resources_it_subscribed_to_until_it_unsubscribes(version: str):
     server = news()
     async with raw(server, version) as peer, raw(server, version) as other:
@@ -120,7 +120,7 @@ FILTERS: list[tuple[Json, Json, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "honoured", "heard"), FILTERS)
+@for_each_row(("wanted", "honoured", "heard"), FILTERS)
 async def test_listening_acknowledges_first_then_tells_only_what_was_wanted(
     wanted: Json, honoured: Json, heard: set[str]
 ):
@@ -185,7 +185,7 @@ async def test_draining_ends_listening_gracefully_with_a_result():
         connection.close()
 
 
-@pytest.mark.parametrize("wanted", [None, [], {"resourceSubscriptions": "x://first"}, {"resourceSubscriptions": [1]}])
+@for_each_row("wanted", [None, [], {"resourceSubscriptions": "x://first"}, {"resourceSubscriptions": [1]}])
 async def test_a_filter_that_is_none_is_refused(wanted: Any):
     async with raw(news()) as peer:
         assert (await peer.ask("subscriptions/listen", {"notifications": wanted}))["error"]["code"] == -32602

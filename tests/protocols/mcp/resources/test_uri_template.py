@@ -115,7 +115,7 @@ def test_a_query_matches_in_any_order_and_in_part(uri: str, expected: dict[str, 
     assert match("s://x{?q,r,tag*}", uri) == expected
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("uri", "expected"),
     [
         ("s://a?kind=b", {"h": "a", "k": "b"}),

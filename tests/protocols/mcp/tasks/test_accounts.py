@@ -12,6 +12,7 @@ from defserve.protocols.mcp.tasks.records import TaskAccounts, TaskRecord, TaskS
 from defserve.stores.store import MemoryStore
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, asks, ended, get, shop
 from tests.raw import raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +56,7 @@ async def test_a_result_that_is_too_large_to_keep_fails_its_task():
         assert (await get(peer, small))["status"] == "completed"
 
 
-@pytest.mark.parametrize("retry", [0, 1])
+@for_each_row("retry", [0, 1])
 async def test_the_arguments_of_a_task_count_for_as_long_as_it_runs(retry: int):
     server, job = shop(limits=Limits(task_bytes=40_000), retry=retry)
     async with raw(server, capabilities=TAKES) as peer:

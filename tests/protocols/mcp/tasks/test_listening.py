@@ -8,6 +8,7 @@ import pytest
 from defserve import Limits
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, ended, get, shop
 from tests.raw import raw, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +47,7 @@ async def test_a_listener_hears_of_every_state_as_it_would_be_told(address: str,
         assert text_of(last["params"]["result"]) == "True True"
 
 
-@pytest.mark.parametrize("ids", [None, 7, "x", [7], {}])
+@for_each_row("ids", [None, 7, "x", [7], {}])
 async def test_ids_to_listen_to_must_be_a_list_of_texts(ids: Any):
     async with raw(shop()[0], capabilities=TAKES) as peer:
         reply = await peer.ask("subscriptions/listen", {"notifications": {"taskIds": ids}})

@@ -14,6 +14,7 @@ from defserve.client import Client
 from defserve.errors import PeerError
 from tests.listening import listening
 from tests.protocols.mcp.tasks.peers import TAKES, YES, Job, callers, shop
+from tests.rows import for_each_row
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +40,7 @@ async def refusal(client: Client, method: str, id: str) -> tuple[int, str]:
 
 
 @pytest.mark.req("MCP-8")
-@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+@for_each_row("method", ["tasks/get", "tasks/update", "tasks/cancel"])
 async def test_a_foreign_task_is_unknown(method: str):
     server, job = guarded()
     async with callers(server, "alice", "bob", "alice-less", "alice-again") as (alice, bob, less, again):

@@ -19,6 +19,7 @@ from defserve.stores.identity import ServerIdentity, server_store
 from defserve.stores.store import MemoryStore, Store, StoreChange
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import raw, text_of, turns, until
+from tests.rows import for_each_row
 from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -442,7 +443,7 @@ async def test_tasks_in_threads_leave_threads_to_plain_calls():
 # -- as whom a task runs again
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("made", "principal"),
     [
         ({"owner": None, "stranger": "203.0.113.7"}, "anonymous:203.0.113.7"),

@@ -67,7 +67,7 @@ async def test_tasks_are_advertised_without_a_session_only():
         assert (await error(peer, "tasks/get", taskId=UNKNOWN))[0] == -32601
 
 
-@pytest.mark.parametrize("method", ["tasks/list", "tasks/result"])
+@for_each_row("method", ["tasks/list", "tasks/result"])
 async def test_methods_of_the_experiment_before_do_not_exist(method: str):
     async with raw(shop()[0], capabilities=TAKES) as peer:
         assert (await error(peer, method, taskId=UNKNOWN))[0] == -32601
@@ -120,7 +120,7 @@ async def test_what_could_not_begin_is_answered_at_once():
     assert job.began == []
 
 
-@pytest.mark.parametrize("version", HANDSHAKE)
+@for_each_row("version", HANDSHAKE)
 async def test_in_a_session_a_task_tool_is_a_plain_call_with_progress(version: str):
     server = Server("s", "1")
 
@@ -155,7 +155,7 @@ async def test_a_task_sends_no_progress_and_no_logs_but_a_status_message():
         assert await peer.news() == []
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("how", "status", "member", "said"),
     [
         ("error", "completed", "result", "for the model"),
@@ -212,7 +212,7 @@ async def test_an_answer_of_the_wrong_form_is_refused_and_loses_nothing(answer: 
         assert (await ended(peer, id))["status"] == "completed"
 
 
-@pytest.mark.parametrize("given", [None, 7, [], "x"])
+@for_each_row("given", [None, 7, [], "x"])
 async def test_an_update_without_answers_is_refused(given: Any):
     server, job = shop()
     async with raw(server, capabilities=TAKES) as peer:
@@ -362,7 +362,7 @@ async def test_an_unknown_id_is_a_wrong_parameter(method: str, id: str):
         assert len(reply["error"]["message"]) < 100
 
 
-@pytest.mark.parametrize("id", [None, 7, [], {}])
+@for_each_row("id", [None, 7, [], {}])
 async def test_an_id_that_is_no_text_is_refused(id: Any):
     async with raw(shop()[0], capabilities=TAKES) as peer:
         assert await error(peer, "tasks/get", taskId=id) == (-32602, "Invalid params: taskId must be a string")
@@ -440,7 +440,7 @@ async def test_more_task_tools_may_come_while_serving():
         assert text_of(task["result"]) == "x"
 
 
-@pytest.mark.parametrize("is_served_itself", [False, True])
+@for_each_row("is_served_itself", [False, True])
 async def test_task_tools_of_a_mounted_server_run_as_tasks(is_served_itself: bool):
     child, job = shop()
     job.go_on.set()

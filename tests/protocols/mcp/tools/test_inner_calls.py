@@ -12,6 +12,7 @@ from defserve.client import Answers
 from defserve.protocols.mcp.errors import UnknownTool
 from defserve.protocols.mcp.tools import call_tool
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
+from tests.rows import for_each_row
 from tests.waiting import slow_tool, until
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +33,7 @@ def caller(**options: Any) -> Server:
     return server
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_an_inner_call_gives_the_result_or_the_failure_of_its_tool(version: str):
     server = caller()
 
@@ -55,7 +56,7 @@ async def test_an_inner_call_gives_the_result_or_the_failure_of_its_tool(version
             await client.call("through", name="nothing", arguments={})
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_wrappers_of_tools_call_see_inner_calls_too(version: str):
     server, seen = caller(), list[str]()
 
@@ -111,7 +112,7 @@ async def test_a_cancelled_call_stops_what_it_calls():
         await until(lambda: ended == ["slow"])
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_question_of_an_inner_call_reaches_the_client_and_comes_back(version: str):
     server, asked = caller(), list[str]()
 
@@ -147,7 +148,7 @@ async def test_logs_and_progress_of_an_inner_call_are_told_as_those_of_the_call(
     assert progress == [(1, 4)]
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_confirmation_is_not_assumed_because_the_client_saw_only_the_outer_call(version: str):
     server, wiped = caller(granted=["filesystem.write"]), list[str]()
 

@@ -178,7 +178,7 @@ def failing(error: Exception) -> Callable[[], Any]:
 
 
 @pytest.mark.req("MCP-5.1e", "MCP-9.4")
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_a_failing_tool_is_a_result_the_model_reads_and_a_broken_request_is_an_error(version: str):
     for error, text in (
         (ToolError("try a smaller n"), "try a smaller n"),
@@ -230,7 +230,7 @@ async def test_a_result_past_the_limit_is_refused_before_it_is_encoded(
     assert result["isError"] is True and text_of(result) == "the result is larger than 1000 bytes"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each_row("version", VERSIONS)
 async def test_audio_that_a_version_does_not_carry_counts_for_nothing(version: str) -> None:
     server = Server("s", "1", limits=Limits(response=1000))
 

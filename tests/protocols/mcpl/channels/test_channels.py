@@ -33,6 +33,7 @@ from tests.protocols.mcpl.channels.connectors import (
 )
 from tests.protocols.mcpl.hosts import Json, hosting, session_of
 from tests.raw import STATELESS, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -148,7 +149,7 @@ class Place(TypedDict):
     room: str
 
 
-@pytest.mark.parametrize("kind", [Place, dict[str, str]])
+@for_each_row("kind", [Place, dict[str, str]])
 async def test_addresses_may_be_of_any_type_with_a_json_form(kind: Any):
     server = Server("irc", "1")
     chat = server.channels("irc", feature_set=server.feature_set("irc", "IRC"))
@@ -211,7 +212,7 @@ async def test_the_address_of_a_shared_channel_leads_to_it(discord: Discord):
         assert discord.closed == ["discord:#general"]
 
 
-@pytest.mark.parametrize("outcome", [False, RuntimeError("broken")], ids=["no", "error"])
+@for_each_row("outcome", [False, RuntimeError("broken")], ids=["no", "error"])
 async def test_a_shared_channel_that_could_not_be_closed_stays_open_for_the_host(outcome: bool | Exception):
     server = Server("chat", "1")
     chat = server.channels("chat", feature_set=server.feature_set("chat.rooms", "Chats"))
@@ -320,7 +321,7 @@ async def test_a_channel_that_two_requests_close_is_closed_once():
         assert slow.log == ["open", "close begins", "close ends"]
 
 
-@pytest.mark.parametrize("asked", [OPEN_ROOM, {"type": "room", "address": {"door": 2, "floor": 1}}, ROOM | OPEN_ROOM])
+@for_each_row("asked", [OPEN_ROOM, {"type": "room", "address": {"door": 2, "floor": 1}}, ROOM | OPEN_ROOM])
 async def test_a_channel_that_is_being_closed_is_opened_anew_when_it_is_closed(asked: Json):
     slow = SlowClose()
     async with hosting(slow.server) as host:
@@ -350,7 +351,7 @@ async def test_a_channel_that_is_being_closed_is_not_found_by_its_id_when_it_is_
         assert (await opening)["error"]["code"] == -32023
 
 
-@pytest.mark.parametrize("outcome", [False, ToolError("not now")], ids=["no", "failed"])
+@for_each_row("outcome", [False, ToolError("not now")], ids=["no", "failed"])
 async def test_a_channel_that_could_not_be_closed_is_there_again(outcome: bool | Exception):
     slow = SlowClose()
     slow.outcome = outcome
@@ -485,7 +486,7 @@ def test_declarations_that_cannot_work_are_refused(discord: Discord):
         chat.observe(yields)
 
 
-@pytest.mark.parametrize("id", [4711, 0, b"x", ["x"]])
+@for_each_row("id", [4711, 0, b"x", ["x"]])
 def test_an_id_that_is_not_text_is_refused_at_once_because_hosts_would_refuse_every_channel(id: Any):
     with pytest.raises(UsageError, match=r"id is text(?s:.*)fix: Channel\(id=str\("):
         Channel(id)

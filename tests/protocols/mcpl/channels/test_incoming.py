@@ -28,6 +28,7 @@ from tests.protocols.mcpl.channels.connectors import (
 )
 from tests.protocols.mcpl.hosts import MCPL, Host, HostError, hosting, hosting_at, listening, session_of
 from tests.raw import HANDSHAKE, STATELESS, text_of, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -214,7 +215,7 @@ async def two_hosts(server: Server, road: str) -> AsyncGenerator[tuple[Host, Hos
 
 
 @pytest.mark.req("MCPL-14.3i", "MCPL-14.3l")
-@pytest.mark.parametrize("road", ROADS)
+@for_each_row("road", ROADS)
 async def test_two_principals_never_see_each_other_s_channels(road: str):
     discord = Discord(Server("discord", "1", auth=StaticTokens({"token-of-alice": "alice", "token-of-bob": "bob"})))
     async with two_hosts(discord.server, road) as (alice, bob):
@@ -278,7 +279,7 @@ async def test_where_several_hosts_have_a_channel_the_author_says_whom(discord: 
 # -- without a road back ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inbox", [False, True])
+@for_each_row("inbox", [False, True])
 async def test_messages_for_a_host_that_cannot_be_called_wait_in_the_inbox_if_there_is_one(inbox: bool):
     discord = Discord(inbox=inbox)
     discord.chat.add(SHARED)
@@ -312,7 +313,7 @@ async def test_a_host_with_claude_s_channels_is_sent_those_where_the_set_opts_in
         assert params["meta"]["channel_id"] == SHARED.id and params["meta"]["author"] == "Alice"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     "named",
     ["chat:lobby", Channel("chat:lobby"), Channel("chat:lobby", "Another label"), Channel("chat:lobby", metadata={})],
     ids=["id", "bare", "label", "metadata"],

@@ -170,7 +170,7 @@ async def test_a_history_is_in_the_shape_of_incoming_messages():
             ]
 
 
-@pytest.mark.parametrize("wrong", ["error", "no message"])
+@for_each_row("wrong", ["error", "no message"])
 async def test_without_its_history_nothing_is_opened(wrong: str):
     rooms = Rooms()
     rooms.is_broken = wrong == "error"

@@ -13,6 +13,7 @@ from defserve.protocols.mcpl.policies import POLICY_KEY
 from tests.protocols.mcpl.appendix_b import AFTER_INFERENCE_RESULT, BEFORE_INFERENCE_RESULT, validate
 from tests.protocols.mcpl.hosts import Host, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns, until
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +58,7 @@ def texts(result: Any) -> list[str]:
 
 
 @pytest.mark.req("MCPL-10.1", "MCPL-10.2", "MCPL-14.4")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_hook_sees_the_turn(version: str):
     server, seen = make(), list[Turn]()
 
@@ -231,7 +232,7 @@ async def test_what_is_too_long_is_cut_and_says_so():
 
 
 @pytest.mark.req("MCPL-10.7")
-@pytest.mark.parametrize("is_sync", [True, False])
+@for_each_row("is_sync", [True, False])
 async def test_a_hook_knows_that_it_is_one_and_whom_it_speaks_to(is_sync: bool):
     server, seen = make(), list[Any]()
 
@@ -311,9 +312,7 @@ def wants_the_end(turn: FinishedTurn) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    ("function", "words"), [(stream, "yields nothing"), (wants_more, "'place'"), (wants_the_end, "'turn'")]
-)
+@for_each_row(("function", "words"), [(stream, "yields nothing"), (wants_more, "'place'"), (wants_the_end, "'turn'")])
 def test_what_cannot_be_a_hook_is_refused(function: Any, words: str):
     with pytest.raises(UsageError, match=words):
         make().feature_set("memory", "M").before_inference(function)
@@ -324,14 +323,14 @@ def test_only_blocking_hooks_fail_open():
         make().feature_set("memory", "M").after_inference(fail_open=True)
 
 
-@pytest.mark.parametrize("position", ["top", "", "BeforeUser"])
+@for_each_row("position", ["top", "", "BeforeUser"])
 def test_there_are_three_positions(position: Any):
     with pytest.raises(UsageError, match="before_user"):
         Injection("x", position)
 
 
 @pytest.mark.req("MCPL-8.0")
-@pytest.mark.parametrize(
+@for_each_row(
     ("changes", "words"),
     [
         ({"inferenceId": 1}, "inferenceId"),
@@ -356,7 +355,7 @@ async def idle(turn: Turn) -> None:
 
 
 @pytest.mark.req("MCPL-10.5b", "MCPL-6.5b")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_blocking_hooks_are_chained(version: str):
     server = make()
     redaction = server.feature_set("compliance.redaction", "R")
@@ -401,7 +400,7 @@ async def test_what_was_not_changed_is_not_sent():
 
 
 @pytest.mark.req("MCPL-10.5n", "MCPL-4.1")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_turn_is_answered_exactly_when_it_has_an_id(version: str):
     server, seen = make(), list[str]()
 
@@ -506,7 +505,7 @@ async def test_what_a_hook_began_may_go_on_when_it_has_answered():
 
 
 @pytest.mark.req("MCPL-5.1")
-@pytest.mark.parametrize(
+@for_each_row(
     ("verbs", "advertised"),
     [
         ([], None),
@@ -531,7 +530,7 @@ async def test_hooks_are_advertised_as_declared(verbs: list[str], advertised: An
 
 
 @pytest.mark.req("MCPL-3.2")
-@pytest.mark.parametrize("version", [*HANDSHAKE, STATELESS])
+@for_each_row("version", [*HANDSHAKE, STATELESS])
 async def test_a_plain_host_has_no_hooks(version: str):
     server = make()
     server.feature_set("memory", "M").before_inference(idle)

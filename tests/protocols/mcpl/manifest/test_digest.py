@@ -98,7 +98,7 @@ OTHER: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), SAME)
+@for_each_row(("path", "value"), SAME)
 def test_what_does_not_count(path: str, value: Any):
     assert revision(changed(path, value)) == revision(MANIFEST)
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.req("MCPL-05")
 KNOWN = st.sampled_from([f"chat:{name}" for name in sorted(CHAT)])
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("given", "closed"),
     [
         (["chat:mention"], {"chat:mention", "chat:addressed"}),

@@ -262,7 +262,7 @@ async def test_remembered_approvals_are_bounded():
         assert len(approved) == size
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("update", "refused"),
     [
         ({"scopes": {"files.edit": {"blacklist": ["/etc/**"]}}}, "scope_denied"),
@@ -287,7 +287,7 @@ async def test_a_host_may_change_its_mind_while_it_is_asked(update: dict[str, An
             assert error.get("error_type") == refused
 
 
-@pytest.mark.parametrize(("answer", "said"), [(True, "append /etc/hosts"), (False, "the user did not approve")])
+@for_each_row(("answer", "said"), [(True, "append /etc/hosts"), (False, "the user did not approve")])
 async def test_without_sessions_a_person_is_asked(answer: bool, said: str):
     async with hosting(editor(), STATELESS, capabilities={"elicitation": {"form": {}}}) as host:
         params = {"name": "edit_file", "arguments": {"path": "/etc/hosts"}, **carried(host)}
@@ -309,7 +309,7 @@ async def test_without_anybody_to_ask_it_is_refused():
 
 
 @pytest.mark.req("MCPL-7.7")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_call_may_be_tagged_with_its_scope(version: str):
     async with hosting(editor(), version) as host:
         await listed(host)
@@ -332,7 +332,7 @@ async def test_a_scope_tag_is_not_an_approval():
 
 
 @pytest.mark.req("MCPL-3.2")
-@pytest.mark.parametrize("version", [*HANDSHAKE, STATELESS])
+@for_each_row("version", [*HANDSHAKE, STATELESS])
 async def test_a_plain_host_has_no_lists_and_its_tools_run(version: str):
     async with hosting(editor(), version, mcpl=None) as host:
         said = await edited(host, "/etc//hosts", scope={"label": "ignored"})
@@ -405,7 +405,7 @@ async def test_an_approval_holds_for_the_key_it_was_given_to():
             assert len(host.list_requested_uris("scope/elevate")) == asked
 
 
-@pytest.mark.parametrize("as_request", [False, True])
+@for_each_row("as_request", [False, True])
 async def test_the_policy_of_a_session_is_changed_with_the_rights_of_who_opened_it(as_request: bool):
     server = editor()
     weak, strong = Principal("alice", credential="weak"), Principal("alice", frozenset({"all"}), credential="strong")

@@ -14,6 +14,7 @@ from defserve import Server, State, UsageError
 from defserve.protocols.mcpl.state.states import big_integer, with_texts
 from tests.protocols.mcpl.hosts import hosting
 from tests.raw import STATELESS, text_of
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ def through_javascript(value: Any) -> Any:
     return json.loads(json.dumps(value), parse_int=lambda digits: int(float(digits)))
 
 
-@pytest.mark.parametrize("big_integers", [None, "refuse"])
+@for_each_row("big_integers", [None, "refuse"])
 async def test_they_are_refused_and_nothing_is_lost(big_integers: Any):
     async with hosting(members(big_integers)) as host:
         assert text_of(await host.call("join", {"id": 2**53})) == str(2**53)
@@ -57,7 +58,7 @@ async def test_they_are_refused_and_nothing_is_lost(big_integers: Any):
         assert text_of(await host.call("join", {"id": 1})) == str(2**53 + 1)
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", STATELESS])
+@for_each_row("version", ["2025-11-25", STATELESS])
 async def test_as_text_they_survive_every_host(version: str):
     async with hosting(members("text"), version) as host:
         more: dict[str, Any] = {}

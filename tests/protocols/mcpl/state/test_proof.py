@@ -17,6 +17,7 @@ from tests.at_address import at_address
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import Note, Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import ERAS, HANDSHAKE, STATELESS
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +78,7 @@ async def is_burnt(host: Host, **more: Any) -> bool:
 # -- what is brought stays brought -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_checkpoint_made_of_a_brought_state_proves_nothing(version: str):
     async with hosting(guarded(mode="data").server, version) as host:
         state = await made(host, state=BROUGHT)
@@ -112,7 +113,7 @@ async def by_rollback(host: Host, state: Json) -> Json:
 STEPS: list[Callable[[Host, Json], Awaitable[Json]]] = [again, from_its_checkpoint, as_a_pair, alone, by_rollback]
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+@for_each_row("step", STEPS, ids=lambda step: step.__name__)
 async def test_every_step_inherits_that_it_was_brought(step: Callable[[Host, Json], Awaitable[Json]]):
     async with hosting(guarded(mode="data").server) as host:
         state = await made(host, state=BROUGHT)
@@ -122,7 +123,7 @@ async def test_every_step_inherits_that_it_was_brought(step: Callable[[Host, Jso
             assert not await is_burnt(host, checkpoint=state["checkpoint"])
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+@for_each_row("step", STEPS, ids=lambda step: step.__name__)
 async def test_every_step_inherits_that_it_is_ours(step: Callable[[Host, Json], Awaitable[Json]]):
     async with hosting(guarded(mode="data").server) as host:
         state = await made(host, "ours")
@@ -315,8 +316,8 @@ INTO_THE_SAME = ["copy_at", "copy_diff", "copy_resource", "copy_in_a_task"]
 INTO_ANOTHER = ["copy_in_change", "copy_through_another", "copy_over"]
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("tool", INTO_THE_SAME)
+@for_each_row("version", ERAS)
+@for_each_row("tool", INTO_THE_SAME)
 async def test_a_copy_of_what_was_brought_was_brought(tool: str, version: str):
     async with hosting(copying().server, version) as host:
         ours = await made(host, "ours")
@@ -330,7 +331,7 @@ async def test_a_copy_of_what_was_brought_was_brought(tool: str, version: str):
             assert await is_burnt(host, checkpoint=copied["state"]["checkpoint"])
 
 
-@pytest.mark.parametrize("tool", INTO_ANOTHER)
+@for_each_row("tool", INTO_ANOTHER)
 async def test_a_copy_in_another_set_was_brought_too(tool: str):
     notes = copying()
     async with hosting(notes.server) as host:
@@ -353,7 +354,7 @@ async def test_what_a_call_holds_is_copied_as_what_it_is():
         assert refusal(await host.call("burn_copy"))[0] == "state_refused"
 
 
-@pytest.mark.parametrize("tool", ["read_inside", "read_beside"])
+@for_each_row("tool", ["read_inside", "read_beside"])
 async def test_a_dangerous_tool_that_reads_a_resource_is_told_nothing_that_was_brought(tool: str):
     async with hosting(copying().server) as host:
         ours, brought = await made(host, "ours"), await made(host, state=BROUGHT)
@@ -362,7 +363,7 @@ async def test_a_dangerous_tool_that_reads_a_resource_is_told_nothing_that_was_b
         assert refusal(result)[0] == "state_refused" and "brought more" not in str(result)
 
 
-@pytest.mark.parametrize("tool", INTO_THE_SAME)
+@for_each_row("tool", INTO_THE_SAME)
 async def test_a_copy_of_what_was_brought_never_moves_what_others_share(tool: str):
     notes = copying(per="server")
     async with host_as(notes.server, BOB) as bob, host_as(notes.server, EVE) as eve:
@@ -375,7 +376,7 @@ async def test_a_copy_of_what_was_brought_never_moves_what_others_share(tool: st
         assert (await made(bob, "next"))["parent"] == ours["checkpoint"]
 
 
-@pytest.mark.parametrize("tool", INTO_ANOTHER)
+@for_each_row("tool", INTO_ANOTHER)
 async def test_a_copy_into_another_set_never_moves_what_others_share(tool: str):
     notes = copying(per="server")
     async with host_as(notes.server, BOB) as bob, host_as(notes.server, EVE) as eve:
@@ -407,7 +408,7 @@ async def test_a_shared_state_of_the_first_version_goes_on():
 
 
 @pytest.mark.req("MCPL-8.4")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_state_that_equals_a_proved_checkpoint_of_the_caller_is_proved(version: str):
     """In another session, at another worker, and although the head is elsewhere."""
     store = MemoryStore()
@@ -446,8 +447,8 @@ async def test_a_proved_checkpoint_is_preferred_to_a_brought_one_of_the_same_con
 # -- what others share -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", [LOCAL, BOB, STRANGER], ids=["local", "token", "stranger"])
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("who", [LOCAL, BOB, STRANGER], ids=["local", "token", "stranger"])
+@for_each_row("version", ERAS)
 async def test_what_a_caller_brings_never_replaces_what_others_read(version: str, who: Principal):
     notes = guarded(mode="data", per="server")
     async with host_as(notes.server, EVE) as other, host_as(notes.server, who, version) as caller:
@@ -527,7 +528,7 @@ def listing(**options: Any) -> Listing:
     return Listing(Server("notes", "1", store=MemoryStore(), secret=SECRET), mode="data", per="server", **options)
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_branch_off_what_others_share_is_its_makers_alone(version: str):
     notes = listing()
     async with host_as(notes.server, BOB) as bob, host_as(notes.server, EVE, version) as eve:

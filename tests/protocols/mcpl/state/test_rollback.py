@@ -9,6 +9,7 @@ from defserve.stores.store import MemoryStore, StoreChange
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, notes_of, roll_back
 from tests.raw import ERAS, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +85,7 @@ async def test_nothing_is_undone_for_a_checkpoint_that_is_gone():
     assert undone == []
 
 
-@pytest.mark.parametrize("concurrency", ["serial", "branch"])
+@for_each_row("concurrency", ["serial", "branch"])
 async def test_the_state_follows_an_undo_during_which_its_checkpoint_grew_too_old(concurrency: str):
     notes, now = Notes(ttl=60.0, concurrency=concurrency), [1_000.0]
 

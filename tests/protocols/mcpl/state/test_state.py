@@ -14,6 +14,7 @@ from defserve.stores.store import MemoryStore, StoreChange
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns
+from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def test_a_host_that_was_never_told_the_parent_is_sent_the_whole():
 
 
 @pytest.mark.req("MCPL-8.3")
-@pytest.mark.parametrize(("mode", "members"), [("data", {"data"}), ("opaque", set[str]())])
+@for_each_row(("mode", "members"), [("data", {"data"}), ("opaque", set[str]())])
 async def test_the_author_says_how_it_travels(mode: str, members: set[str]):
     notes = Notes(mode=mode)
     async with hosting(notes.server) as host:
@@ -497,7 +498,7 @@ async def test_a_rollback_waits_for_the_call_that_runs():
 # -- whose it is -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [HANDSHAKE[0], *ERAS])
+@for_each_row("version", [HANDSHAKE[0], *ERAS])
 async def test_principals_have_states_of_their_own_that_sessions_share(version: str):
     notes = Notes()
     async with host_as(notes.server, BOB, version) as bob, host_as(notes.server, BOB, version) as again:

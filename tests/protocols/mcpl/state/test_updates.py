@@ -13,6 +13,7 @@ from defserve.protocols.mcpl.state.states import States
 from defserve.protocols.mcpl.vocabulary import StateRefused
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, HostError, Json, hosting, session_of
 from tests.raw import text_of
+from tests.rows import for_each_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("MCPL-05")]
 
@@ -87,7 +88,7 @@ async def test_inside_a_tool_it_is_the_callers():
         assert text_of(await host.call("note", {"line": "c"})) == "a b c"
 
 
-@pytest.mark.parametrize("mcpl", [MCPL, MCPL_05, None], ids=["0.4", "0.5", "plain"])
+@for_each_row("mcpl", [MCPL, MCPL_05, None], ids=["0.4", "0.5", "plain"])
 async def test_other_hosts_hear_nothing_and_the_state_has_changed(mcpl: Any):
     server, books = notes()
     async with hosting(server, mcpl=mcpl) as host:
@@ -166,7 +167,7 @@ async def test_a_host_is_asked_for_the_state_it_keeps():
         assert host.list_requested_uris("state/get") == [{"featureSet": "notes.keep"}]
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("answer", "error"),
     [
         ({"checkpoint": 5}, PeerError),

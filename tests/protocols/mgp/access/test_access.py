@@ -228,7 +228,7 @@ async def test_an_agent_cannot_name_itself_another():
         assert (await peer.ask("tools/list", claims))["result"]["tools"] == []
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_an_entry_that_expires_takes_list_and_call_with_it(version: str):
     server, _, clock = office(AccessPolicy(entries=[Entry("tool_grant", "bob", "copy", expires_at=LATER)]))
     async with speaking(server, version, who=BOB) as peer:
@@ -252,7 +252,7 @@ async def test_agents_with_the_same_rules_share_a_view_and_others_do_not():
 
 
 @pytest.mark.req("MGP-5.4q", "MGP-5.4g", "MGP-5.4r")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_an_admin_grants_asks_and_revokes(version: str):
     policy = AccessPolicy(admins=["alice"])
     server, trail, _ = office(policy)
@@ -335,7 +335,7 @@ async def test_a_local_peer_is_an_admin_where_it_is_listed():
         assert await call(peer, "shred") is None
 
 
-@pytest.mark.parametrize("extensions", [(), ("access_control",)])
+@for_each_row("extensions", [(), ("access_control",)])
 async def test_without_admins_there_are_no_methods(extensions: tuple[str, ...]):
     server, _, _ = office(AccessPolicy("opt-out"))
     async with speaking(server, SESSION, extensions) as peer:
@@ -393,8 +393,8 @@ async def test_what_cannot_be_written_down_does_not_happen():
     assert policy.decide("bob", "copy", NOON) == AccessDecision("deny", "default_policy")
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("by", ["admin", "author"])
+@for_each_row("version", ERAS)
+@for_each_row("by", ["admin", "author"])
 async def test_a_change_is_told_as_a_change_of_the_list(by: str, version: str):
     policy = AccessPolicy(admins=["alice"])
     server, _, _ = office(policy)

@@ -146,7 +146,7 @@ async def test_a_call_that_is_not_permitted_is_blocked():
 
 
 @pytest.mark.req("MGP-6.4")
-@pytest.mark.parametrize("event", ["TOOL_EATEN", "tool_executed", "example.told", "", "com.example.Told\n"])
+@for_each_row("event", ["TOOL_EATEN", "tool_executed", "example.told", "", "com.example.Told\n"])
 async def test_a_type_that_is_neither_standard_nor_in_reverse_domain_form_is_refused(event: str):
     trail = Trail()
     async with speaking(made(trail), SESSION) as peer:
@@ -158,8 +158,8 @@ async def test_a_type_that_is_neither_standard_nor_in_reverse_domain_form_is_ref
 
 
 @pytest.mark.req("MGP-6.5")
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize(
+@for_each_row("version", ERAS)
+@for_each_row(
     ("more", "trace"),
     [({"trace_id": UUID}, UUID), ({"_meta": {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}}, TRACE)],
 )
@@ -244,7 +244,7 @@ async def test_without_a_sink_and_without_a_listener_nothing_is_made(monkeypatch
         assert not (await peer.call("run", {"command": "ls"})).get("isError")
 
 
-@pytest.mark.parametrize("sink", [7, object(), [None]])
+@for_each_row("sink", [7, object(), [None]])
 def test_what_takes_no_events_is_no_sink(sink: Any):
     server = Server("x", "1", audit=sink)
     with pytest.raises(UsageError, match="is not an audit sink"):

@@ -147,20 +147,20 @@ async def test_a_confirmation_is_a_callback_that_belongs_to_its_call():
         assert text_of((await peer.peer.reply_to(id))["result"]) == "wiped"
 
 
-@pytest.mark.parametrize("version", HANDSHAKE)
+@for_each_row("version", HANDSHAKE)
 async def test_every_version_with_a_handshake_can_be_asked(version: str):
     async with kernel(version=version) as peer:
         assert text_of(await peer.call("name", "Ann")) == "Ann"
 
 
-@pytest.mark.parametrize("said", ["cancel", "decline", "perhaps", None, False])
+@for_each_row("said", ["cancel", "decline", "perhaps", None, False])
 async def test_what_does_not_confirm_is_no(said: Any):
     async with kernel() as peer:
         assert text_of(await peer.call("wipe", said)) == "kept"
 
 
 @pytest.mark.req("MGP-13.4t")
-@pytest.mark.parametrize("said", ["Large", "l"])
+@for_each_row("said", ["Large", "l"])
 async def test_a_choice_is_a_selection(said: str):
     async with kernel() as peer:
         id = await peer.begin("size")
@@ -245,7 +245,7 @@ async def test_a_callback_comes_before_elicitation_where_it_was_negotiated(capab
         assert json.loads(await peer.peer.link.receive())["method"] == method
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("version", "capabilities", "able"),
     [
         (HANDSHAKE[-1], OFFER, ["ask", "confirm", "choose"]),
@@ -288,7 +288,7 @@ async def test_an_unknown_callback_is_refused_and_harms_nothing():
         assert text_of((await peer.peer.reply_to(id))["result"]) == "kept"
 
 
-@pytest.mark.parametrize("params", [{}, {"callback_id": "x"}, {"callback_id": 7, "response": "confirm"}])
+@for_each_row("params", [{}, {"callback_id": "x"}, {"callback_id": 7, "response": "confirm"}])
 async def test_an_answer_that_is_none_is_refused(params: Json):
     async with kernel() as peer:
         assert (await peer.peer.ask("mgp/callback/respond", params))["error"]["code"] == -32602

@@ -64,7 +64,7 @@ def test_cancel_declines_what_is_not_a_confirmation(field: dict[str, Any], said:
         only(field).read_response(said)
 
 
-@pytest.mark.parametrize("field", [CONFIRMATION, TEXT, LABELLED])
+@for_each_row("field", [CONFIRMATION, TEXT, LABELLED])
 def test_null_dismisses_a_question_or_leaves_its_field_blank(field: dict[str, Any]):
     with pytest.raises(Dismissed):
         only(field).read_response(None)
@@ -76,7 +76,7 @@ def test_an_empty_text_is_a_text_where_one_is_wanted():
     assert only(TEXT).read_response("") == ""
 
 
-@pytest.mark.parametrize("said", ["Large", "l"])
+@for_each_row("said", ["Large", "l"])
 def test_a_choice_is_made_by_label_or_by_value(said: str):
     assert only(LABELLED).options == ["Small", "Large"]
     assert only(LABELLED).read_response(said) == "l"

@@ -143,7 +143,7 @@ async def test_every_server_has_tool_and_security_channels():
         assert (await subscribed(peer, "*"))["subscribed"] == STANDARD
 
 
-@pytest.mark.parametrize("wish", [None, [], "tool.*", [1], {"tool.*": True}])
+@for_each_row("wish", [None, [], "tool.*", [1], {"tool.*": True}])
 async def test_channels_that_are_no_list_of_texts_are_refused(wish: Any):
     async with speaking(Plant().server, SESSION, ["events"]) as peer:
         assert (await peer.ask("mgp/events/subscribe", {"channels": wish}))["error"]["code"] == -32602
@@ -166,9 +166,7 @@ async def test_who_did_not_negotiate_events_finds_no_such_method():
                 assert reply["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize(
-    "name", ["model.token_usage", "com.example.shop.order_shipped", "builds", "x-y.Z_1", "tool.index_built"]
-)
+@for_each_row("name", ["model.token_usage", "com.example.shop.order_shipped", "builds", "x-y.Z_1", "tool.index_built"])
 def test_a_channel_may_have_any_name_of_words_and_dots(name: str):
     assert Server("s", "1").event_channel(name).name == name
 
@@ -179,7 +177,7 @@ def test_a_name_that_cannot_be_a_channel_is_an_error_when_it_is_declared(name: s
         Server("s", "1").event_channel(name)
 
 
-@pytest.mark.parametrize("name", ["model.token_usage", "tool.started"])
+@for_each_row("name", ["model.token_usage", "tool.started"])
 def test_a_channel_is_declared_once(name: str):
     with pytest.raises(UsageError, match="exists already"):
         Plant().server.event_channel(name)
@@ -251,7 +249,7 @@ async def test_events_below_the_wanted_severity_are_left_out(least: str):
 
 
 @pytest.mark.req("MGP-13.2f")
-@pytest.mark.parametrize("filter", [{"min_severity": "loud"}, {"min_severity": 3}, {"min_severity": None}, "warning"])
+@for_each_row("filter", [{"min_severity": "loud"}, {"min_severity": 3}, {"min_severity": None}, "warning"])
 async def test_a_filter_that_means_nothing_is_refused(filter: Any):
     async with speaking(Plant().server, SESSION, ["events"]) as peer:
         reply = await peer.ask("mgp/events/subscribe", {"channels": ["*"], "filter": filter})
@@ -365,7 +363,7 @@ async def test_two_principals_never_see_each_others_events():
         assert channels(await events(alice)) == ["model.token_usage"]
 
 
-@pytest.mark.parametrize("who", [LOOPBACK, STRANGER], ids=["on this machine", "elsewhere"])
+@for_each_row("who", [LOOPBACK, STRANGER], ids=["on this machine", "elsewhere"])
 async def test_of_callers_nobody_can_tell_apart_only_the_session_names_one(who: Principal):
     plant = Plant()
     async with (
@@ -566,7 +564,7 @@ async def test_can_says_whether_events_can_be_sent(version: str, extensions: lis
     assert can == ("true" if version == SESSION and extensions == ["events"] else "false")
 
 
-@pytest.mark.parametrize("version", [SESSION, STATELESS])
+@for_each_row("version", [SESSION, STATELESS])
 async def test_the_last_events_can_be_read_from_where_one_was(version: str):
     plant = Plant()
     async with speaking(plant.server, version, ["events"]) as peer:
@@ -599,7 +597,7 @@ async def test_a_place_that_is_no_longer_known_is_a_gap():
         assert (await replayed(peer, "*", since="forged"))["gap"] is True
 
 
-@pytest.mark.parametrize("version", [SESSION, STATELESS])
+@for_each_row("version", [SESSION, STATELESS])
 async def test_what_was_for_one_session_is_not_kept(version: str):
     plant = Plant()
     async with speaking(plant.server, version, ["events"]) as peer:
@@ -634,7 +632,7 @@ async def test_events_of_a_mounted_server_reach_the_subscribers_of_its_parent():
         assert channels(await events(peer)) == ["model.token_usage", "system.later"]
 
 
-@pytest.mark.parametrize("params", [{}, {"subscription_id": 1, "channel": None}, {"data": [1]}])
+@for_each_row("params", [{}, {"subscription_id": 1, "channel": None}, {"data": [1]}])
 async def test_events_and_audits_of_the_peer_do_no_harm(params: Json):
     plant = Plant()
     async with subscriber(plant.server, "model.*") as (peer, _):

@@ -47,7 +47,7 @@ async def status(peer: Raw) -> Json:
 
 
 @pytest.mark.req("MGP-11.3p")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_ping_says_how_it_is_since_when_and_who(version: str):
     async with kernel(Server("s", "1", server_id="mind.cerebras"), version) as peer:
         found = await ping(peer)
@@ -56,8 +56,8 @@ async def test_a_ping_says_how_it_is_since_when_and_who(version: str):
         assert found["timestamp"].endswith("Z") and len(found["timestamp"]) == len("2026-02-27T12:00:00.000Z")
 
 
-@pytest.mark.parametrize("method", ["mgp/health/ping", "mgp/health/status"])
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("method", ["mgp/health/ping", "mgp/health/status"])
+@for_each_row("version", ERAS)
 async def test_a_plain_client_finds_no_such_method(method: str, version: str):
     async with raw(Server("s", "1"), version) as peer:
         assert (await peer.ask(method))["error"]["code"] == -32601
@@ -201,7 +201,7 @@ def checked() -> Server:
 
 
 @pytest.mark.req("MGP-11.3s", "MGP-11.3v")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_the_status_has_tools_pending_requests_resources_and_checks(version: str):
     async with kernel(checked(), version) as peer:
         found = await status(peer)
@@ -262,7 +262,7 @@ async def test_a_server_that_drains_is_unhealthy_and_says_so_to_the_end():
 
 
 @pytest.mark.req("MGP-11.3s")
-@pytest.mark.parametrize(("who", "sees"), [(LOOPBACK, False), (STRANGER, False), (BOB, True), (ALICE, True)])
+@for_each_row(("who", "sees"), [(LOOPBACK, False), (STRANGER, False), (BOB, True), (ALICE, True)])
 async def test_strangers_learn_no_details(who: Principal, sees: bool):
     async with kernel(checked(), who=who) as peer:
         found = await status(peer)
@@ -379,7 +379,7 @@ async def probing(server: Server) -> AsyncGenerator[Probing]:
         yield Probing(app)
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("fails", "critical", "ready"),
     [(False, False, (200, "healthy")), (True, False, (200, "degraded")), (True, True, (503, "unhealthy"))],
 )

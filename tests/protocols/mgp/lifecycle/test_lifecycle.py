@@ -194,7 +194,7 @@ async def test_an_idle_server_has_nothing_to_wait_for():
 
 
 @pytest.mark.req("MGP-11.4s")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_server_that_is_full_still_hears_a_shutdown(version: str):
     world = World(Limits(in_flight=1, in_flight_total=1))
     async with speaking(world.server, version, ["lifecycle"]) as peer:
@@ -218,7 +218,7 @@ async def test_a_second_shutdown_changes_nothing():
 
 
 @pytest.mark.req("MGP-11.4r")
-@pytest.mark.parametrize("reason", REASONS)
+@for_each_row("reason", REASONS)
 async def test_five_reasons_are_taken_and_passed_on(reason: str):
     async with speaking(World().server, HANDSHAKEN, ["lifecycle"]) as peer:
         assert "result" in await shut_down(peer, reason=reason)
@@ -282,7 +282,7 @@ DRAIN: Json = {"server_id": "world", "previous_state": "connected", "new_state":
 
 
 @pytest.mark.req("MGP-11.4d", "MGP-11.4n")
-@pytest.mark.parametrize("reason", REASONS)
+@for_each_row("reason", REASONS)
 async def test_a_kernel_that_announces_draining_is_obeyed(reason: str):
     world = World()
     async with speaking(world.server, HANDSHAKEN, ["lifecycle"]) as peer:
@@ -312,7 +312,7 @@ async def test_an_announcement_that_is_not_for_this_server_or_not_to_drain_chang
         assert text_of(await peer.call("quick")) == "quick"
 
 
-@pytest.mark.parametrize("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
+@for_each_row("who", [LOOPBACK, STRANGER, BOB], ids=lambda who: who.id)
 async def test_the_announcement_of_who_may_not_end_the_server_is_ignored(who: Any):
     trail = Trail()
     world = World(access=AccessPolicy("opt-out", admin_scopes=["tools:admin"]), audit=trail)

@@ -69,7 +69,7 @@ def test_a_type_that_holds_itself_in_a_union_is_searched_once(kind: Any):
     assert guards_of(taking(kind)) == {}
 
 
-@pytest.mark.parametrize("kind", [Node, Link, Entry])
+@for_each_row("kind", [Node, Link, Entry])
 def test_a_dangerous_tool_may_take_a_type_that_holds_itself(kind: Any):
     server = Server("t")
 
@@ -174,7 +174,7 @@ _HOLDERS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", _HOLDERS)
+@for_each_row("name", _HOLDERS)
 def test_a_guard_is_found_wherever_pydantic_can_have_a_type(name: str):
     guarded, bypassed = _HOLDERS[name]
     assert [type(guard).__name__ for guard in guards_of(taking(guarded))["given"]] == ["Url"]
@@ -184,7 +184,7 @@ def test_a_guard_is_found_wherever_pydantic_can_have_a_type(name: str):
         guards_of(taking(bypassed))
 
 
-@pytest.mark.parametrize("declare", ["prompt", "resource", "completion"])
+@for_each_row("declare", ["prompt", "resource", "completion"])
 def test_a_union_that_bypasses_a_guard_is_refused_in_every_declaration(declare: str):
     server = Server("s")
 

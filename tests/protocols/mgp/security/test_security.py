@@ -102,7 +102,7 @@ WAYS: dict[str, Declare] = {
 
 
 @pytest.mark.req("MGP-4.3")
-@pytest.mark.parametrize("way", WAYS)
+@for_each_row("way", WAYS)
 async def test_every_way_to_declare_gives_the_same_block(way: str):
     assert await block_of(WAYS[way]) == COMPLETE
 
@@ -139,7 +139,7 @@ async def test_marks_work_bare_and_called(mark: Any, block: Any):
     assert (found["permissions_required"], found["side_effects"], found["validator"]) == ([], [], "none")
 
 
-@pytest.mark.parametrize("above", [True, False], ids=["mark above", "mark below"])
+@for_each_row("above", [True, False], ids=["mark above", "mark below"])
 async def test_marks_of_included_functions_count_in_either_order(above: bool):
     def work() -> str:
         return "ran"
@@ -164,7 +164,7 @@ def here(function: Any) -> str:
     return f"test_security.py:{function.__code__.co_firstlineno}"
 
 
-@pytest.mark.parametrize("mark", [safe, moderate, dangerous, dangerous("shell.execute")])
+@for_each_row("mark", [safe, moderate, dangerous, dangerous("shell.execute")])
 def test_a_mark_above_the_decorator_that_registers_is_refused(mark: Any):
     server = Server("x", "1")
 
@@ -240,7 +240,7 @@ def test_security_is_a_security_object():
         Server("x", "1").tool(security="safe")(fresh())  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("mark", [dangerous, moderate(effects=["network"])])
+@for_each_row("mark", [dangerous, moderate(effects=["network"])])
 def test_a_hint_that_the_mark_denies_is_refused(mark: Any):
     with pytest.raises(UsageError, match="says readOnlyHint, but it is"):
         Server("x", "1").tool(annotations={"readOnlyHint": True})(mark(fresh()))
@@ -294,7 +294,7 @@ async def test_the_authors_own_hints_stand_beside_those_that_follow():
 
 
 @pytest.mark.req("MGP-4.2", "MGP-7.3")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_the_types_of_the_arguments_complete_the_declaration(version: str):
     server = Server("x", "1")
 
@@ -445,7 +445,7 @@ async def test_the_block_is_shown_where_it_was_negotiated_and_under_our_key_to_a
 
 
 @pytest.mark.req("MGP-4.2", "MGP-4.3")
-@pytest.mark.parametrize(
+@for_each_row(
     ("hints", "risk"),
     [({"readOnlyHint": True}, "safe"), ({"destructiveHint": True}, "dangerous"), ({}, "moderate"), (None, "moderate")],
 )
@@ -489,8 +489,8 @@ def test_a_telling_parameter_that_nobody_judges_is_warned_of(mark: Any, annotati
 # -- elsewhere -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.parametrize("extensions", [(), ("security",)])
+@for_each_row("version", ERAS)
+@for_each_row("extensions", [(), ("security",)])
 async def test_mounted_tools_keep_what_they_declared_and_are_protected_the_same(version: str, extensions: Any):
     inner, outer = Server("inner", "1"), Server("outer", "1", permissions="deny_all")
 

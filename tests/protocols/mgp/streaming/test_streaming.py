@@ -208,7 +208,7 @@ async def test_a_cancelled_call_is_on_the_audit_trail():
 
 
 @pytest.mark.req("MGP-12.7")
-@pytest.mark.parametrize(
+@for_each_row(
     ("caller", "canceller", "id", "is_cancelled"),
     [
         (ALICE, ALICE, 7, True),

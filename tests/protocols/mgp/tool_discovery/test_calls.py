@@ -59,7 +59,7 @@ async def test_the_answer_is_that_of_the_tool(version: str, tool: str, arguments
         assert told(await ask(peer, tool, arguments)) == told(direct)
 
 
-@pytest.mark.parametrize("spelling", ["mgp_tools_discover", "mgp.tools.discover", "mgp/tools/discover"])
+@for_each_row("spelling", ["mgp_tools_discover", "mgp.tools.discover", "mgp/tools/discover"])
 async def test_every_spelling_is_taken(spelling: str):
     server, _ = office(keyword_only())
     async with raw(server, SESSION) as peer:
@@ -88,7 +88,7 @@ async def test_a_call_that_names_nothing_is_refused_clearly(arguments: Any, said
         assert (error["code"], said in error["message"]) == (-32602, True), error
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_an_authors_wrapper_sees_the_tool_itself(version: str):
     server, _ = office(keyword_only())
     seen: list[tuple[str, Json]] = []
@@ -107,7 +107,7 @@ async def test_an_authors_wrapper_sees_the_tool_itself(version: str):
     assert seen == [("delete_file", {"path": "a"}), ("forecast", {"city": "Bern"})]
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_the_audit_names_the_tool_itself(version: str):
     trails: list[list[tuple[Any, ...]]] = []
     for wrapped in (False, True):
@@ -155,7 +155,7 @@ class Reader(Principal):
     may_invoke = may_read
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_key_for_one_tool_can_search_and_calls_no_other(version: str):
     server, _ = office(keyword_only(), auth=Auth(StaticTokens({"t": "bob"})))
     async with speaking(server, version, who=Reader("key")) as peer:

@@ -76,7 +76,7 @@ async def test_the_categories_of_level_one_are_those_of_visible_tools():
 
 
 @pytest.mark.req("MGP-16.7")
-@pytest.mark.parametrize("version", HANDSHAKE[1:])
+@for_each_row("version", HANDSHAKE[1:])
 async def test_a_requested_tool_is_listed_in_its_own_conversation_alone(version: str):
     server, _ = office(keyword_only())
     async with raw(server, version) as one, raw(server, version) as other:
@@ -195,7 +195,7 @@ async def test_the_tools_of_mounted_servers_are_found_too():
         assert (await peer.call("k_cook"))["content"][0]["text"] == "hum"
 
 
-@pytest.mark.parametrize(
+@for_each_row(
     ("given", "said"),
     [
         ("often", "'auto', 'always', or Search"),
@@ -252,7 +252,7 @@ async def test_tools_of_a_server_that_is_down_are_found_and_flagged():
         assert tool["status"] == "error"
 
 
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_the_tools_of_a_view_are_listed_for_its_host_and_found_by_no_search(version: str):
     server, _ = office(keyword_only())
 

@@ -31,7 +31,7 @@ async def found(peer: Raw, query: str, **more: Any) -> list[str]:
 
 
 @pytest.mark.req("MGP-16.5", "MGP-16.4")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_search_answers_with_schemas_scores_totals_and_time(version: str):
     server, _ = office()
     async with speaking(server, version, ("tool_discovery",)) as peer:
@@ -112,7 +112,7 @@ async def test_whoever_may_not_use_a_tool_learns_nothing_of_it():
 
 
 @pytest.mark.req("MGP-16.6", "MGP-16.6s")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_a_request_says_what_it_could_load(version: str):
     server, trail = office(keyword_only(), permissions="config_only")
     async with speaking(server, version, ("tool_discovery", "permissions")) as peer:
@@ -182,7 +182,7 @@ async def test_the_least_recently_used_make_room_and_the_pinned_stay():
 
 
 @pytest.mark.req("MGP-16.7")
-@pytest.mark.parametrize("version", ERAS)
+@for_each_row("version", ERAS)
 async def test_evicting_frees_what_was_loaded_and_names_what_stays(version: str):
     server, _ = office(keyword_only(pinned=["forecast"]))
     async with speaking(server, version, ("tool_discovery",)) as peer:
