@@ -34,7 +34,6 @@ MADE: Mapping[str, Callable[[Any], Iterable[str | re.Pattern[Any]]]] = {
     ],
     "kernel/config/settings.py": lambda module: [".+", *_keywords("pattern", "kernel/config/settings.py")],
     "kernel/client_import.py": lambda module: [module.VARIABLE, module.HEADER],
-    "openapi/documents.py": lambda module: [pattern for _, pattern, _ in module._PLAIN],
     "protocols/mcp/numbered_errors.py": lambda module: [rule for rule, _ in module.RULES],
     "search/ranking.py": lambda module: [pattern for pattern, _ in module._DATA_PATTERNS],
     "tooling/lint/wording_rules.py": lambda module: [pattern for _, pattern in (*module.ORDERS, *module.INJECTIONS)],

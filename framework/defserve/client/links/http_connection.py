@@ -195,10 +195,8 @@ class Response:
 
     async def parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part. Raises Broken if it ends early."""
-        coding = self.headers.get("content-encoding", "identity").strip().lower()
-        if coding != "identity" and coding not in CODINGS:
-            raise Broken(f"the response is encoded as {coding[:60]!r}, which was not asked for")
-        decompressor = None if coding == "identity" else Decompressor(coding)
+        coding = self.headers.get("content-encoding", "identity")
+        decompressor = None if coding == "identity" else _make_decompressor(coding.strip().lower())
         while True:
             while not self._parts:
                 if self._error is not None:
@@ -256,6 +254,12 @@ class Response:
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _make_decompressor(coding: str) -> Decompressor:
+    if coding not in CODINGS:
+        raise Broken(f"the response is encoded as {coding[:60]!r}, which was not asked for")
+    return Decompressor(coding)
 
 
 async def start_of(parts: AsyncGenerator[bytes], enough: int) -> bytes:
