@@ -61,7 +61,8 @@ async def test_only_a_key_of_an_admin_operates_servers(tmp_path: Path, principal
         link = await connect_url(url, token=token)
         async with Client(link, version="2025-11-25", capabilities=offer) as client:
             await until(lambda: kernel.members["a"].state == "connected")
-            asked = client.request("mgp/lifecycle/shutdown", {"server_id": "a", "reason": "operator_request"})
+            wanted = {"server_id": "a", "reason": "operator_request", "timeout_ms": 1000}
+            asked = client.request("mgp/lifecycle/shutdown", wanted)
             if may:
                 assert (await asked)["accepted"] is True
                 await until(lambda: kernel.members["a"].state == "disconnected")

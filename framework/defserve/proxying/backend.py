@@ -190,7 +190,11 @@ class Backend(MountedServer):
         if main is None:
             raise PeerGone(f"server {self.id!r} is not connected")
         if self.said is not None and "lifecycle" in self.said.sections:
-            said = (await main.request("mgp/health/ping", {}, within)).get("status")
+            from defserve.protocols.mgp.vocabulary import format_instant, utc_now
+
+            said = (await main.request("mgp/health/ping", {"timestamp": format_instant(utc_now())}, within)).get(
+                "status"
+            )
             return said if said in HEALTH else None
         await main.request("server/discover" if main.stateless else "ping", {}, within)
         return None

@@ -169,7 +169,7 @@ def test_a_kernel_is_looked_at_by_its_file(defserve: Run, folder: Path, monkeypa
     def ask(config: Path, request: dict[str, Any], pid: int | None) -> Iterator[Any]:
         return iter(answers[request["verb"]])
 
-    monkeypatch.setattr("defserve.cli.top_sources.ask", ask)
+    monkeypatch.setattr("defserve.cli.top_sources.ask_kernel", ask)
     out = defserve("top", "mgp.toml").out
     assert out.startswith("kernel house  1 of 1 servers, 2 tools\n") and "wiki  connected" in out
 

@@ -62,7 +62,7 @@ async def test_the_server_itself_is_told_in_a_session():
         await do(inspection, "security.permit", permission="filesystem.read", say="grant")
         for say, expected in (("grant", "approved"), ("deny", "denied"), ("ask", "deferred")):
             await do(inspection, "security.permit", permission="network.outbound", say=say)
-            asked = {"request_id": "1", "permissions": ["network.outbound"], "policy": "interactive"}
+            asked = {"request_id": "1", "permissions": ["network.outbound"], "policy": "interactive", "message": "?"}
             told = await client.request("mgp/permission/request", asked)
             assert expected in str(told)
 
