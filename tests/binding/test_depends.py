@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import functools
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
 import pytest
@@ -63,12 +67,44 @@ async def swallowing() -> AsyncIterator[Db]:
     closing("swallowing", None)
 
 
+@contextmanager
+def managed() -> Iterator[Db]:
+    try:
+        yield Db("managed")
+    except BaseException as error:
+        closing("managed", error)
+        raise
+    closing("managed", None)
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Source:
+    @decorated
+    @asynccontextmanager
+    async def managed_async(self) -> AsyncIterator[Db]:
+        try:
+            yield Db("managed_async")
+        except BaseException as error:
+            closing("managed_async", error)
+            raise
+        closing("managed_async", None)
+
+
 KINDS = {
     "plain": (plain, False),
     "awaited": (awaited, False),
     "generated": (generated, True),
     "generated_async": (generated_async, True),
     "swallowing": (swallowing, True),
+    "managed": (managed, True),
+    "managed_async": (Source().managed_async, True),
 }
 
 # What the caller does and the function meets, and how the dependency sees it end.
@@ -216,3 +252,89 @@ async def test_prompts_and_resources_have_dependencies_too():
         (message,) = (await peer.ask("prompts/get", {"name": "ask"}))["result"]["messages"]
         assert message["content"]["text"] == "awaited"
     assert JOURNAL == ["generated: done"]
+
+
+async def test_a_dependency_may_come_after_a_parameter_with_a_default():
+    server = Server("s", "1")
+
+    @server.tool
+    def use(times: int = 2, db: Db = Depends(managed), *, other: Annotated[Db, Depends(plain)]) -> str:
+        return f"{db.name} {other.name} " * times
+
+    async with raw(server) as peer:
+        assert text_of(await peer.call("use")) == "managed plain managed plain "
+        (tool,) = (await peer.ask("tools/list"))["result"]["tools"]
+        assert list(tool["inputSchema"]["properties"]) == ["times"]
+
+
+def failing_at_close() -> Iterator[Db]:
+    yield Db("failing")
+    raise OSError("the disk is full")
+
+
+async def failing_at_close_async() -> AsyncIterator[Db]:
+    try:
+        yield Db("failing")
+    finally:
+        raise OSError("the disk is full")
+
+
+@pytest.mark.parametrize("dependency", [failing_at_close, failing_at_close_async, contextmanager(failing_at_close)])
+async def test_a_failing_teardown_is_logged_and_the_answer_stands(dependency: Any, caplog: pytest.LogCaptureFixture):
+    async with raw(serving(dependency)) as peer:
+        done = await peer.call("use", {"act": "return"})
+        failed = await peer.call("use", {"act": "complain"})
+    assert (done.get("isError", False), text_of(done)) == (False, "failing")
+    assert (failed["isError"], text_of(failed)) == (True, "try again")
+    assert "the clean-up of failing_at_close" in caplog.text and "the disk is full" in caplog.text
+
+
+@pytest.mark.parametrize("act", ["return", "raise"])
+async def test_a_tool_error_of_the_teardown_is_the_answer(act: str):
+    def saving() -> Iterator[Db]:
+        try:
+            yield Db("saving")
+        finally:
+            raise ToolError("it could not be saved; try again")
+
+    async with raw(serving(saving)) as peer:
+        result = await peer.call("use", {"act": act})
+    assert (result["isError"], text_of(result)) == (True, "it could not be saved; try again")
+
+
+def connection() -> Iterator[sqlite3.Connection]:
+    database = sqlite3.connect(":memory:")
+    yield database
+    database.close()
+
+
+def shared_connection() -> Iterator[sqlite3.Connection]:
+    yield sqlite3.connect(":memory:", check_same_thread=False)
+
+
+async def on_loop(db: Annotated[Any, Depends(connection)]) -> None: ...
+async def on_loop_by_default(db: sqlite3.Cursor = Depends(plain)) -> None: ...
+async def on_loop_shared(db: sqlite3.Connection = Depends(shared_connection)) -> None: ...
+async def on_loop_nested(db: Annotated[None, Depends(on_loop)]) -> None: ...
+async def on_loop_harmless(db: Annotated[Db, Depends(plain)]) -> None: ...
+def in_thread(db: Annotated[sqlite3.Connection, Depends(connection)]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (on_loop, "on_loop"),
+        (on_loop_by_default, "on_loop_by_default"),
+        (on_loop_nested, "on_loop"),
+        (on_loop_shared, None),
+        (on_loop_harmless, None),
+        (in_thread, None),
+    ],
+)
+def test_a_connection_of_another_thread_is_warned_of_when_it_is_declared(
+    function: Any, named: str | None, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.WARNING, "defserve"):
+        Server("s", "1").add_tool(function)
+    assert len(caplog.records) == (named is not None)
+    assert named is None or f"fix: write `def {named}`" in caplog.text

@@ -139,7 +139,7 @@ def test_a_class_depends_on_its_constructor() -> None:
 
 
 def test_a_default_may_be_the_dependency() -> None:
-    def tool(got: str = Depends(plain)) -> None: ...  # type: ignore[assignment]
+    def tool(got: str = Depends(plain)) -> None: ...
 
     assert asyncio.run(resolved(tool)) == {"got": "plain"}
 

@@ -79,6 +79,12 @@ def lookup(key: str, db: Annotated[dict[str, int], Depends(open_db)]) -> int:
     return db[key]
 
 
+@server.tool
+def find(key: str, db: dict[str, int] = Depends(open_db)) -> int:
+    assert_type(db, dict[str, int])
+    return db[key]
+
+
 # verbs of a feature set, bare and called
 live = server.feature_set("live", "Takes part", scoped=True)
 

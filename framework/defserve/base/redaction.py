@@ -25,6 +25,7 @@ NODES: Final = 2_000
 """Values that are shown in all."""
 TEXT: Final = 2_048
 """Characters of one text that are shown."""
+MAX_TRACEBACK_LENGTH: Final = 32_000
 
 _NAMES: Final = (
     r"authorization|token|secret|password|passwd|passphrase|passcode|cookie|credential|client[_\- ]?assertion"
@@ -119,6 +120,13 @@ def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str
     shown = kept[:limit]
     shown = "\n".join(map(printable, shown.splitlines())) if multiline else printable(shown)
     return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback of an error without what looks like a secret. A log must not be given it as `exc_info`."""
+    import traceback
+
+    return redact_text("".join(traceback.format_exception(error)), limit=MAX_TRACEBACK_LENGTH, multiline=True)
 
 
 def _cut(text: str, *, limit: int = TEXT) -> str:

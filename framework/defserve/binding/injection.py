@@ -1,7 +1,8 @@
 """Values that a function gets besides its arguments, by a plan made at registration.
 
 A provider is a plain function of the call. A dependency is an author's function, called once in each call. Its
-code after `yield` is teardown: it runs on success, failure and cancellation, and sees the exception.
+code after `yield` is teardown: it runs on success, failure and cancellation, and sees the exception. If teardown fails,
+the answer stands and the error is logged. Only a ToolError replaces the answer: that is an author's word to the model.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from defserve.errors import ToolError
+
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager, AsyncExitStack
+    from contextlib import AsyncExitStack
 
 T = TypeVar("T")
 
@@ -31,16 +34,21 @@ class ThreadRunner(Protocol):
         ...
 
 
-class Depends:
-    """`Annotated[Db, Depends(open_db)]`: the parameter is what `open_db` returns or yields.
+def Depends(function: Callable[..., Any] | None = None, *, use_cache: bool = True) -> Any:
+    """`Annotated[Db, Depends(open_db)]` or `db: Db = Depends(open_db)`: the parameter is what `open_db` gives.
 
-    Without a function the annotated class itself is called. A function is called once per call, even if
-    several parameters need it; `use_cache=False` calls it again for this parameter.
+    That is what it returns or yields. Without a function the annotated class itself is called. A function is called
+    once per call, even if several parameters need it; `use_cache=False` calls it again for this parameter.
     """
+    return DependsMark(function, use_cache)
+
+
+class DependsMark:
+    """What `Depends(…)` leaves at a parameter."""
 
     __slots__ = ("function", "use_cache")
 
-    def __init__(self, function: Callable[..., Any] | None = None, *, use_cache: bool = True) -> None:
+    def __init__(self, function: Callable[..., Any] | None, use_cache: bool) -> None:
         self.function, self.use_cache = function, use_cache
 
     def __repr__(self) -> str:
@@ -49,19 +57,23 @@ class Depends:
 
 
 class Dependency:
-    """One function of the plan with everything it needs."""
+    """One function of the plan with everything it needs.
 
-    __slots__ = ("function", "flow", "use_cache", "direct", "needs")
+    `opened` is what a call calls: the function, or one that makes a context manager if there is teardown.
+    """
+
+    __slots__ = ("function", "opened", "flow", "use_cache", "direct", "needs")
 
     def __init__(
         self,
         function: Callable[..., Any],
+        opened: Callable[..., Any],
         flow: Flow,
         use_cache: bool,
         direct: tuple[tuple[str, Provider], ...],
         needs: tuple[tuple[str, Dependency], ...],
     ) -> None:
-        self.function, self.use_cache = function, use_cache
+        self.function, self.opened, self.use_cache = function, opened, use_cache
         self.flow: Flow = flow
         self.direct, self.needs = direct, needs
 
@@ -72,7 +84,7 @@ class Dependency:
         kwargs: dict[str, Any] = dict(known[self]) if self.direct else {}
         for name, dependency in self.needs:
             kwargs[name] = await dependency.provide(call, stack, known)
-        value = await _OPENERS[self.flow](call, stack, partial(self.function, **kwargs))
+        value = await _OPENERS[self.flow](call, stack, partial(self.opened, **kwargs))
         if self.use_cache:
             known[self.function] = value
         return value
@@ -89,7 +101,7 @@ class Dependency:
             overrides = {function: other for function, other in overrides.items() if function != self.function}
         one = found or self
         needs = tuple((name, dependency.overridden(overrides)) for name, dependency in one.needs)
-        return Dependency(one.function, one.flow, self.use_cache, one.direct, needs)
+        return Dependency(one.function, one.opened, one.flow, self.use_cache, one.direct, needs)
 
     def with_needs(self) -> Iterator[Dependency]:
         """This dependency and everything it needs."""
@@ -173,36 +185,44 @@ async def _await(call: ThreadRunner, stack: AsyncExitStack, function: partial[An
 
 
 async def _enter_in_thread(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
-    from contextlib import contextmanager
+    manager = function()
 
-    manager = contextmanager(function)()
-
-    async def close(*exception: Any) -> bool:
-        await call.clean_up_in_thread(lambda: _leave(manager, exception))
-        return False
+    async def close(*exception: Any) -> None:
+        try:
+            await call.clean_up_in_thread(lambda: manager.__exit__(*exception))
+        except Exception as error:
+            _log_failed_teardown(function, error)
 
     # Pushed first, so that a cancellation while entering still tears down.
     stack.push_async_exit(close)
     return await call.in_thread(manager.__enter__)
 
 
-def _leave(manager: AbstractContextManager[Any], exception: tuple[Any, ...]) -> None:
-    manager.__exit__(*exception)
-
-
 async def _enter(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
-    from contextlib import asynccontextmanager
+    manager = function()
 
-    manager = asynccontextmanager(function)()
-
-    async def close(*exception: Any) -> bool:
-        await manager.__aexit__(*exception)
-        # A dependency that swallows the exception does not make the call a success: there is no result.
-        return False
+    # Returns nothing: a dependency that swallows the exception does not make the call a success.
+    async def close(*exception: Any) -> None:
+        try:
+            await manager.__aexit__(*exception)
+        except Exception as error:
+            _log_failed_teardown(function, error)
 
     value = await manager.__aenter__()
     stack.push_async_exit(close)
     return value
+
+
+def _log_failed_teardown(function: partial[Any], error: Exception) -> None:
+    """The answer stands, unless the author's own words are to replace it."""
+    if isinstance(error, ToolError):
+        raise error
+    import logging
+
+    from defserve.base.redaction import format_error
+
+    name = getattr(function.func, "__qualname__", None) or type(function.func).__qualname__
+    logging.getLogger("defserve").error("the clean-up of %s failed; the answer stands\n%s", name, format_error(error))
 
 
 _OPENERS: dict[Flow, Callable[[ThreadRunner, Any, partial[Any]], Any]] = {

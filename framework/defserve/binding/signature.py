@@ -15,11 +15,12 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
-from defserve.binding.injection import Dependency, Depends, Flow, InjectedParameter, Provider
+from defserve.binding.injection import Dependency, DependsMark, Flow, InjectedParameter, Provider
 from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
 
@@ -165,13 +166,13 @@ class _Reader:
                     f"dependency parameter {parameter.name!r} can neither be injected nor left out",
                     fix="annotate it with Context or Annotated[…, Depends(…)], or give it a default",
                 )
-        flow = flow_of(self.function, hints.get("return"))
-        return Dependency(self.function, flow, use_cache, tuple(direct), tuple(needs))
+        opened, flow = read_opening(self.function, hints.get("return"))
+        return Dependency(self.function, opened, flow, use_cache, tuple(direct), tuple(needs))
 
     def provider(self, parameter: inspect.Parameter, annotation: Any) -> Provider | Dependency | None:
         inner, metadata = peel(annotation)
         for item in (*metadata, parameter.default):
-            if isinstance(item, Depends):
+            if isinstance(item, DependsMark):
                 return self.depends(item, inner, parameter.name)
         if annotation is empty:
             return None
@@ -183,7 +184,7 @@ class _Reader:
             raise self.wrong(f"parameter {parameter.name!r}: {error.problem}", fix=error.fix) from None
         return found
 
-    def depends(self, depends: Depends, annotated: Any, parameter: str) -> Dependency:
+    def depends(self, depends: DependsMark, annotated: Any, parameter: str) -> Dependency:
         function = depends.function or annotated
         if not callable(function):
             raise self.wrong(
@@ -194,7 +195,26 @@ class _Reader:
         if function in chain:
             names = " → ".join(name_of(link) for link in (*chain[chain.index(function) :], function))
             raise self.wrong(f"dependencies form a circle: {names}", fix="let one of them do without the other")
-        return _Reader(function, self.find_provider, chain).dependency(depends.use_cache)
+        reader = _Reader(function, self.find_provider, chain)
+        dependency = reader.dependency(depends.use_cache)
+        if dependency.blocks and flow_of(self.function) in ("async", "async_generator"):
+            self.warn_of_other_thread(reader, annotated, parameter)
+        return dependency
+
+    def warn_of_other_thread(self, dependency: _Reader, annotated: Any, parameter: str) -> None:
+        """Warn if a sync dependency gives what only its own thread may use, and this function runs on the loop."""
+        returned = dependency.hints().get("return", empty)
+        kinds = (annotated, returned, *get_args(returned))
+        if not any(map(_belongs_to_thread, kinds)) or _shares_between_threads(dependency.function):
+            return
+        import logging
+
+        logging.getLogger("defserve").warning(
+            "%s: %s: parameter %r is a sqlite3 object of another thread: %s is sync and runs in a worker thread, %s is"
+            " async and runs on the event loop\n  fix: write `def %s` (a call runs its sync code in one thread),"
+            " or open it with sqlite3.connect(…, check_same_thread=False)",
+            *(where(self.function), self.name, parameter, dependency.name, self.name, self.name),
+        )
 
     def raw_parameters(self) -> list[inspect.Parameter]:
         try:
@@ -261,6 +281,17 @@ class _Reader:
 
     def wrong(self, problem: str, *, fix: str) -> UsageError:
         return UsageError(f"{self.name or 'function'}: {problem}", where=where(self.function), fix=fix)
+
+
+def _belongs_to_thread(kind: Any) -> bool:
+    return isinstance(kind, type) and any(base.__module__ == "sqlite3" for base in kind.__mro__)
+
+
+def _shares_between_threads(function: Any) -> bool:
+    """Whether a function says `check_same_thread`: its constants hold the names of the keywords that it gives."""
+    code = getattr(inspect.unwrap(body_of(function)), "__code__", None)
+    constants = code.co_consts if code is not None else ()
+    return any("check_same_thread" in names for names in constants if isinstance(names, tuple | str))
 
 
 def _suggest_annotation(name: str) -> str:
@@ -375,6 +406,9 @@ _ANSWERS: dict[Any, Flow] = {
 }
 
 
+_MANAGERS: dict[Flow, Any] = {"generator": contextmanager, "async_generator": asynccontextmanager}
+
+
 def name_of(function: Any) -> str:
     """The name of a function, of the function in a partial, or of a callable object's class."""
     function = behind_partials(function)
@@ -413,6 +447,25 @@ def flow_of(function: Any, returns: Any = None) -> Flow:
     if inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(inspect.unwrap(body)):
         return "async"
     return _ANSWERS.get(get_origin(returns), "sync")
+
+
+def read_opening(function: Any, returns: Any) -> tuple[Callable[..., Any], Flow]:
+    """What a call of a dependency calls, and how that answers: what yields becomes a context manager."""
+    for flow, decorator in _MANAGERS.items():
+        if _is_made_by(decorator, body_of(function)):
+            return function, flow
+    flow = flow_of(function, returns)
+    return (_MANAGERS[flow](function) if flow in _MANAGERS else function), flow
+
+
+def _is_made_by(decorator: Any, function: Any) -> bool:
+    """Whether a decorator of the standard library returned this function, under whatever other decorators."""
+    while function is not None:
+        # The function inside a decorator has one code, which is a constant of the decorator's own.
+        if hasattr(function, "__code__") and function.__code__ in decorator.__code__.co_consts:
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 def docstring_of(function: Any) -> str | None:

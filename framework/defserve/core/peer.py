@@ -65,7 +65,6 @@ def may_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
 
 TOO_MANY_CALLS = 429
 """Tells a transport that there was no room for the call. It is never sent: codes of our own are forbidden there."""
-MAX_TRACEBACK_LENGTH = 32_000
 
 
 class Profile:
@@ -110,16 +109,13 @@ def mask(call: Call, error: BaseException) -> str:
     # Imported only on failure: `logging` alone costs several ms at start.
     import logging
     import secrets
-    import traceback
 
-    from defserve.base.redaction import redact_text
+    from defserve.base.redaction import format_error
 
     error_id = secrets.token_hex(6)
     if isinstance(error, TypeError) and (fix := _needless_await(error)):
         error.add_note(f"  fix: {fix}")
-    # As text, because formatting an `exc_info` would show the secrets in it.
-    shown = redact_text("".join(traceback.format_exception(error)), limit=MAX_TRACEBACK_LENGTH, multiline=True)
-    logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, shown)
+    logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, format_error(error))
     return f"internal error (id {error_id})"
 
 

@@ -21,7 +21,6 @@ from defserve.binding.signature import name_of, where
 from defserve.core.call import Call
 from defserve.core.engine import Task
 from defserve.core.messages import INTERNAL_ERROR, Params
-from defserve.core.peer import MAX_TRACEBACK_LENGTH
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
@@ -427,11 +426,9 @@ class EventSources:
 
 
 def _log_crash(source: EventSource, error: Exception) -> None:
-    import traceback
+    from defserve.base.redaction import format_error
 
-    from defserve.base.redaction import redact_text
-
-    told = redact_text("".join(traceback.format_exception(error)), limit=MAX_TRACEBACK_LENGTH, multiline=True)
+    told = format_error(error)
     logging.getLogger("defserve").error("events %s crashed; it is started again\n%s", name_of(source.function), told)
 
 
