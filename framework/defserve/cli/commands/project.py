@@ -15,7 +15,7 @@ from defserve.cli.parser import CommandParser
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Block, Data, Diff, Line
 from defserve.errors import UsageError
-from defserve.tooling.migrate.migration import Migration, migrate
+from defserve.tooling.migrate.migration import NOT_PYTHON, NOTHING_HERE, Migration, migrate_files
 from defserve.tooling.project_parts import KINDS, PartRequest, ProjectEdit, apply, locate, part_of, plan_edits
 from defserve.tooling.project_template import (
     DERIVED,
@@ -248,7 +248,7 @@ def format_path(path: Path) -> str:
 ABOUT: Final = "Rewrite a server of FastMCP or the official SDK. Without --write, show what would change."
 MIGRATE_EXAMPLES: Final = """  defserve migrate server.py
   defserve migrate server.py --write
-  defserve migrate src/shop/*.py --diff > shop.patch
+  defserve migrate src/shop --diff > shop.patch
 """
 
 
@@ -270,12 +270,12 @@ class Migrated(NamedTuple):
 
 def run_migrate(argv: list[str]) -> int:
     parser = CommandParser("defserve migrate", ABOUT, MIGRATE_EXAMPLES)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a Python file")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a Python file, or a folder of them")
     parser.add_argument("--write", action="store_true", help="change the files")
     parser.add_argument("--diff", action="store_true", help="print the differences alone")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(argv)
-    done = [_migrate_file(Path(name)) for name in options.files]
+    done = _migrate([Path(name) for name in options.files])
     if options.write:
         with writing("check its permissions; without --write the changes are shown alone"):
             _write(done)
@@ -290,15 +290,27 @@ def run_migrate(argv: list[str]) -> int:
     return 0
 
 
-def _migrate_file(path: Path) -> Migrated:
+def _migrate(named: list[Path]) -> list[Migrated]:
+    """Every named file, and of a named folder the files that are servers, or that cannot be read as Python."""
+    found = [path for folder in named if folder.is_dir() for path in sorted(folder.rglob("*.py"))]
+    files = [path for path in named if not path.is_dir()]
+    sources = {path: _read_source(path) for path in (*files, *found)}
+    done = {path: Migrated(path, sources[path], each) for path, each in migrate_files(sources).items()}
+    for path in files:
+        if bad := [note for note in done[path].migration.notes if note.text == NOT_PYTHON]:
+            raise UsageError(f"{path}: line {bad[0].line}: {NOT_PYTHON}", fix="correct it first")
+    return [
+        each
+        for path, each in done.items()
+        if path in files or not any(note.text == NOTHING_HERE for note in each.migration.notes)
+    ]
+
+
+def _read_source(path: Path) -> str:
     try:
-        before = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", fix="name a Python file") from None
-    try:
-        return Migrated(path, before, migrate(before, path.stem))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error.problem}", fix=error.fix) from None
 
 
 def _write(done: list[Migrated]) -> None:

@@ -1,14 +1,16 @@
-"""The way in: a program in, the rewritten program and a report out."""
+"""The way in: programs in, the rewritten programs and a report of each out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from defserve.errors import UsageError
 from defserve.tooling.migrate.name_tables import Note
 
 if TYPE_CHECKING:
-    from defserve.tooling.migrate.program import Facts
+    from defserve.tooling.migrate.project_facts import SourceFile
 
 
 class Migration(NamedTuple):
@@ -23,35 +25,66 @@ def migrate(source: str, name: str = "server") -> Migration:
 
     Raises UsageError if libcst is not installed, or if the text is no Python.
     """
+    path = Path(f"{name}.py")
+    migration = migrate_files({path: source})[path]
+    if any(note.text == NOT_PYTHON for note in migration.notes):
+        raise UsageError(f"line {migration.notes[0].line}: {NOT_PYTHON}", fix="correct it first")
+    return migration
+
+
+def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
+    """Rewrite the files of one project. A file may use a server that another one makes.
+
+    A file that is no Python stays as it is, and has a note. Raises UsageError if libcst is not installed.
+    """
     try:
         import libcst as cst
     except ImportError:
         raise UsageError(
             "migrate needs libcst, which is not installed", fix='pip install "defserve[migrate]"'
         ) from None
+    from defserve.tooling.migrate.program import collect_facts, unquote_annotations
+    from defserve.tooling.migrate.project_facts import SourceFile, share_servers
+
+    done: dict[Path, Migration] = {}
+    files: dict[Path, SourceFile] = {}
+    for path, source in sources.items():
+        try:
+            module = cst.parse_module(source)
+        except cst.ParserSyntaxError as error:
+            done[path] = Migration(source, [Note(error.raw_line, NOT_PYTHON)])
+            continue
+        except RecursionError:
+            done[path] = Migration(source, [Note(1, "it is nested too deeply to be read: migrate this file by hand")])
+            continue
+        module = unquote_annotations(module, collect_facts(module))
+        facts = collect_facts(module)
+        facts.is_package = path.name == "__init__.py"
+        files[path] = SourceFile(module, facts)
+    share_servers(files)
+    return {path: done.get(path) or _migrate_file(files[path], path, source) for path, source in sources.items()}
+
+
+def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
     from libcst.metadata import MetadataWrapper, PositionProvider
 
-    from defserve.tooling.migrate.program import collect_facts, unquote_annotations
     from defserve.tooling.migrate.rewriting import Rewriting
 
-    try:
-        module = cst.parse_module(source)
-    except cst.ParserSyntaxError as error:
-        raise UsageError(f"line {error.raw_line}: it is not Python", fix="correct it first") from None
-    if not _is_theirs(known := collect_facts(module)):
-        return Migration(source, [Note(1, "nothing of FastMCP or the official SDK is imported here")])
-    wrapper = MetadataWrapper(unquote_annotations(module, known))
-    facts = collect_facts(wrapper.module)
+    facts = file.facts
+    if not (facts.names or facts.modules or facts.servers):
+        return Migration(source, [Note(1, NOTHING_HERE)])
+    wrapper = MetadataWrapper(file.module, unsafe_skip_copy=True)
     if inside := facts.low_level_inside:
         lines = (wrapper.resolve(PositionProvider)[node].start.line for node in inside)
         return Migration(source, [Note(line, _INSIDE) for line in lines])
-    rewriting = Rewriting(facts, name)
+    rewriting = Rewriting(facts, path.stem)
     text = wrapper.visit(rewriting).code
+    if rewriting.is_incomplete:
+        # Half of a low-level server would be none at all.
+        text = source
     return Migration(text, sorted(set(rewriting.notes)))
 
 
+NOTHING_HERE = "nothing of FastMCP or the official SDK is imported here"
+NOT_PYTHON = "it is not Python"
 _INSIDE = "the server is made in a function: move it and its functions to the module, and migrate again"
-
-
-def _is_theirs(facts: Facts) -> bool:
-    return bool(facts.names or facts.modules)

@@ -38,10 +38,6 @@ CONTENT: Final[Mapping[str, str]] = {
 }
 """Names that become ours in annotations alone: ours are made from other values."""
 
-VANISHING: Final = frozenset({"ToolAnnotations", "CurrentContext", "stdio_server", "InitializationOptions",
-                              "NotificationOptions"})  # fmt: skip
-"""Names that are not needed any more once the calls that use them are rewritten."""
-
 WITHOUT: Final[Mapping[str, str]] = {
     "Client": "in a test, use the `client` fixture or `async with server.connect() as client`",
     "Middleware": 'write @server.around("tools/call")',
@@ -67,7 +63,9 @@ WITHOUT: Final[Mapping[str, str]] = {
 }
 """What has no counterpart of the same shape, and what to write."""
 
-SERVER_OPTIONS: Final = frozenset({"name", "version", "instructions", "lifespan", "icons", "website_url", "title"})
+SERVER_OPTIONS: Final = frozenset(
+    {"name", "version", "instructions", "description", "lifespan", "icons", "website_url", "title"}
+)
 """Options of their server that are options of ours."""
 
 NOT_NEEDED: Final = frozenset(

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from defserve.tooling.migrate.name_tables import FOREIGN, NAMES, SERVERS, VANISHING, WITHOUT
+from defserve.tooling.migrate.name_tables import FOREIGN, NAMES, SERVERS, WITHOUT
 
 LOW_LEVEL = frozenset({"mcp.server", "mcp.server.lowlevel", "mcp.server.lowlevel.server"})
 
@@ -31,6 +31,8 @@ class Facts:
         default_factory=dict[str, dict[str, cst.BaseExpression]]
     )
     """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
+    is_package: bool = False
+    """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 
     def resolve_name(self, node: cst.CSTNode) -> str | None:
         """What an expression is called in its package; None if it is none of theirs."""
@@ -234,9 +236,9 @@ class Imports:
         self._typing.add(name)
         return name
 
-    def replace_imports(self, before: cst.Module, after: cst.Module) -> cst.Module:
+    def replace_imports(self, after: cst.Module) -> cst.Module:
         """The rewritten module without the imports it no longer needs, and with ours."""
-        strip = _Strip(self._facts, uses_of(before), uses_of(after), self.problems)
+        strip = _Strip(self._facts, uses_of(after), self.problems)
         made: list[_Statement] = []
         place: int | None = None
         for statement in after.body:
@@ -305,12 +307,9 @@ class Imports:
 class _Strip(cst.CSTTransformer):
     """Takes imports of theirs away. What is still used stays, and is a problem."""
 
-    def __init__(
-        self, facts: Facts, before: list[Use], after: list[Use], problems: list[tuple[cst.CSTNode, str]]
-    ) -> None:
+    def __init__(self, facts: Facts, after: list[Use], problems: list[tuple[cst.CSTNode, str]]) -> None:
         super().__init__()
         self._facts, self._after, self._problems = facts, after, problems
-        self._were_used = {use.name for use in before}
         # A program may call its server `mcp`, as the package is called.
         self._are_used = {use.name for use in after} - facts.servers - facts.low_level
         self.has_found = False
@@ -379,8 +378,7 @@ class _Strip(cst.CSTTransformer):
             return local in self._are_used
         if self._facts.names.get(local) in NAMES:
             return False
-        is_gone = local in self._were_used or name in VANISHING
-        if is_gone and local not in self._are_used:
+        if local not in self._are_used and not self._facts.is_package:
             return False
         self._problems.append((found, no_counterpart(name)))
         return True

@@ -248,7 +248,9 @@ class Rewriting(cst.CSTTransformer):
     def visit_Raise(self, node: cst.Raise) -> None:
         raised = node.exc.func if isinstance(node.exc, cst.Call) else node.exc
         name = get_full_name_for_node(raised) if raised is not None else None
-        if any(self._within[-1:]) and name is not None and self._facts.resolve_name(raised or node) not in SHOWN:
+        # `raise error` and `raise _failure(…)` may be a ToolError: only a class is one for sure, or none.
+        is_class = name is not None and name.rpartition(".")[2][:1].isupper()
+        if any(self._within[-1:]) and is_class and self._facts.resolve_name(raised or node) not in SHOWN:
             self._add_note(
                 node, f"models do not read the text of {name} here: raise ToolError for what they should read"
             )
@@ -283,19 +285,14 @@ class Rewriting(cst.CSTTransformer):
         if is_context(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
             self._imports.need("Context")
             return parameter.with_changes(annotation=annotation.with_changes(annotation=cst.Name("Context")))
-        default = parameter.default
-        if isinstance(default, cst.Call) and get_full_name_for_node(default.func) == "Depends":
-            wrapped = cst.Subscript(
-                cst.Name(self._imports.need_typing("Annotated")),
-                [
-                    cst.SubscriptElement(cst.Index(annotation.annotation), comma=_COMMA),
-                    cst.SubscriptElement(cst.Index(default)),
-                ],
-            )
-            return parameter.with_changes(annotation=cst.Annotation(wrapped), default=None, equal=_NONE)
         return parameter
 
     # -- the whole ---------------------------------------------------------------------------------------
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a server of the low level could not be rewritten as a whole."""
+        return bool(self._low_level.problems)
 
     def visit_Module(self, node: cst.Module) -> None:
         self._low_level.read_module(node)
@@ -303,7 +300,7 @@ class Rewriting(cst.CSTTransformer):
             self.notes.append(Note(line, text))
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        made = self._imports.replace_imports(original_node, updated_node)
+        made = self._imports.replace_imports(updated_node)
         for node, text in self._imports.problems:
             self._add_note(node, text)
         for use in uses_of(made):
@@ -314,7 +311,6 @@ class Rewriting(cst.CSTTransformer):
         return made
 
 
-_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _NONE = cst.MaybeSentinel.DEFAULT
 
 
@@ -442,20 +438,26 @@ def _set_to_list(value: cst.BaseExpression) -> cst.BaseExpression:
 
 def run(call: cst.Call, default: Mapping[str, cst.BaseExpression], say: Say) -> cst.Call:
     """`mcp.run(transport="http", port=8000)` → `mcp.run(on="http://127.0.0.1:8000/mcp")`."""
+    if any(arg.star for arg in call.args):
+        say(
+            'the options of run are not written out: write run() for stdio, run(on="http://127.0.0.1:8000/mcp") for HTTP'
+        )
+        return call
     given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
     positional = [arg.value for arg in call.args if arg.keyword is None]
     transport = given.get("transport") or (positional[0] if positional else None)
     if transport is None:
         return call.with_changes(args=[])
-    if not isinstance(transport, cst.SimpleString):
-        say('the transport is not a plain text: write run() for stdio, run(on="http://127.0.0.1:8000/mcp") for HTTP')
-        return call
-    kind = transport.evaluated_value
+    kind = transport.evaluated_value if isinstance(transport, cst.SimpleString) else None
     if kind == "stdio":
         return call.with_changes(args=[])
     where = {**default, **given}
     path = where.get("path") or where.get("streamable_http_path") or text("/sse" if kind == "sse" else "/mcp")
     address = _address(where.get("host") or text("127.0.0.1"), where.get("port") or cst.Integer("8000"), path)
+    if kind is None:
+        say("the transport is chosen when it runs: anything but stdio is served as HTTP; SSE needs legacy_sse=True")
+        is_stdio = cst.Comparison(transport, [cst.ComparisonTarget(cst.Equal(), text("stdio"))])
+        address = cst.IfExp(is_stdio, text("stdio:"), address)
     args = [keyword("on", address)]
     if kind == "sse":
         args.append(keyword("legacy_sse", cst.Name("True")))

@@ -1,0 +1,120 @@
+"""The command `make migrations`: public servers, migrated, answer as their originals do.
+
+Installs each server with its own framework, at the releases in `locks/`; migrates a copy; asks both the same. It exits
+with 1 if there is a difference that `differences.py` does not declare, or if a declared one is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from tests.migrations.asking import Answers, NoAnswer, Question, StdioPeer, ask_everything, make_questions, read_lists
+from tests.migrations.comparing import compare
+from tests.migrations.differences import DIFFERENCES
+from tests.migrations.installing import InstalledServer, can_isolate, environment
+from tests.migrations.servers import SERVERS, PublicServer
+
+
+class Outcome(NamedTuple):
+    """`undeclared` and `declared` are differences; `stale` are declarations that nothing fits any more."""
+
+    server: PublicServer
+    tools: int = 0
+    calls: int = 0
+    notes: int = 0
+    undeclared: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    chosen = [each for each in SERVERS if not options.only or any(word in each.name for word in options.only)]
+    if not can_isolate():
+        print("this needs Linux's unshare, to call tools of strangers where they can do no harm", file=sys.stderr)
+        return 2
+    outcomes: list[Outcome] = []
+    for server in chosen:
+        print(f"== {server.name} {server.version}", flush=True)
+        outcome = _try(server, show_notes=options.notes)
+        outcomes.append(outcome)
+        print("".join(f"   {line}\n" for line in (*outcome.undeclared, *outcome.stale)), end="", flush=True)
+    print("\n".join(["", *make_table(outcomes), ""]))
+    failed = [outcome for outcome in outcomes if outcome.undeclared or outcome.stale]
+    print(f"{len(outcomes) - len(failed)} of {len(outcomes)} servers answer as before")
+    return 1 if failed else 0
+
+
+def _try(server: PublicServer, *, show_notes: bool) -> Outcome:
+    installed = InstalledServer(server)
+    try:
+        installed.install()
+    except subprocess.SubprocessError as error:
+        return Outcome(server, undeclared=(f"not installed: {getattr(error, 'stderr', error)}"[-400:],))
+    migrated = installed.migrate()
+    notes = [(path, note) for path, each in migrated.items() for note in each.notes]
+    if show_notes:
+        print("".join(f"   {path}:{note.line}: {note.text}\n" for path, note in notes), end="")
+    try:
+        before, questions = _ask(installed.start_original())
+        again, _ = _ask(installed.start_original(), questions)
+    except NoAnswer as silence:
+        return Outcome(server, undeclared=(f"the original does not answer: {silence}",))
+    try:
+        after, _ = _ask(installed.start_migrated(), questions)
+    except NoAnswer as silence:
+        return _judge(Outcome(server, len(before.lists["tools"]), 0, len(notes)), [f"it does not start: {silence}"])
+    differences = list(compare(before, again, after, questions))
+    return _judge(Outcome(server, len(before.lists["tools"]), len(before.replies), len(notes)), differences)
+
+
+def _ask(command: list[str], questions: list[Question] | None = None) -> tuple[Answers, list[Question]]:
+    """The lists of a server, and its answers to these questions; if there are none, to those its lists suggest."""
+    with StdioPeer(command, environment()) as peer:
+        lists = read_lists(peer)
+        questions = make_questions(lists) if questions is None else questions
+        return Answers(lists, ask_everything(peer, questions), peer.about), questions
+
+
+def _judge(outcome: Outcome, differences: list[str]) -> Outcome:
+    patterns = [pattern for pattern, _ in DIFFERENCES.get(outcome.server.name, [])]
+    declared = [each for each in differences if any(fnmatchcase(each, pattern) for pattern in patterns)]
+    stale = [pattern for pattern in patterns if not any(fnmatchcase(each, pattern) for each in differences)]
+    return outcome._replace(
+        undeclared=tuple(sorted(set(differences) - set(declared))),
+        declared=tuple(declared),
+        stale=tuple(f"declared, and gone: {pattern}" for pattern in stale),
+    )
+
+
+def make_table(outcomes: list[Outcome]) -> list[str]:
+    """Markdown: one row for each server."""
+    rows = [
+        "| server | framework | lines | tools | calls compared | differences | left by hand |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for each in outcomes:
+        server = each.server
+        found = (
+            f"{len(each.undeclared)} + {len(each.declared)} declared" if each.declared else f"{len(each.undeclared)}"
+        )
+        rows.append(
+            f"| {server.name} {server.version} | {server.framework} | {server.lines} | {each.tools} | {each.calls}"
+            f" | {found} | {each.notes} |"
+        )
+    return rows
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("make migrations")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="servers with one of these words in their names")
+    parser.add_argument("--notes", action="store_true", help="show what is left by hand, line by line")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
