@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -38,11 +39,12 @@ def main(arguments: list[str]) -> int:
         print("this needs Linux's unshare, to call tools of strangers where they can do no harm", file=sys.stderr)
         return 2
     outcomes: list[Outcome] = []
-    for server in chosen:
-        print(f"== {server.name} {server.version}", flush=True)
-        outcome = _try(server, show_notes=options.notes)
-        outcomes.append(outcome)
-        print("".join(f"   {line}\n" for line in (*outcome.undeclared, *outcome.stale)), end="", flush=True)
+    # Most of the time is spent waiting: servers try to reach what they cannot reach.
+    with ThreadPoolExecutor(options.jobs) as threads:
+        for outcome in threads.map(lambda server: _try(server, show_notes=options.notes), chosen):
+            outcomes.append(outcome)
+            lines = (*outcome.undeclared, *outcome.stale, *(outcome.declared if options.declared else ()))
+            print(f"== {outcome.server.name}\n" + "".join(f"   {line}\n" for line in lines), end="", flush=True)
     print("\n".join(["", *make_table(outcomes), ""]))
     failed = [outcome for outcome in outcomes if outcome.undeclared or outcome.stale]
     print(f"{len(outcomes) - len(failed)} of {len(outcomes)} servers answer as before")
@@ -58,7 +60,7 @@ def _try(server: PublicServer, *, show_notes: bool) -> Outcome:
     migrated = installed.migrate()
     notes = [(path, note) for path, each in migrated.items() for note in each.notes]
     if show_notes:
-        print("".join(f"   {path}:{note.line}: {note.text}\n" for path, note in notes), end="")
+        print("".join(f"{server.name}: {path}:{note.line}: {note.text}\n" for path, note in notes), end="")
     try:
         before, questions = _ask(installed.start_original())
         again, _ = _ask(installed.start_original(), questions)
@@ -112,6 +114,8 @@ def make_table(outcomes: list[Outcome]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("make migrations")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="servers with one of these words in their names")
+    parser.add_argument("--declared", action="store_true", help="show the declared differences as well")
+    parser.add_argument("--jobs", type=int, default=4, help="servers at a time (4)")
     parser.add_argument("--notes", action="store_true", help="show what is left by hand, line by line")
     return parser
 

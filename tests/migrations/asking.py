@@ -151,8 +151,8 @@ def ask_everything(peer: StdioPeer, questions: Sequence[Question]) -> dict[str, 
 
 def make_questions(lists: Mapping[str, list[Params]]) -> list[Question]:
     questions = [question for tool in lists["tools"] for question in _calls(tool)]
-    for resource in lists["resources"]:
-        questions.append(Question(f"read {resource['uri']}", "resources/read", {"uri": resource["uri"]}))
+    for uri in (resource["uri"] for resource in lists["resources"]):
+        questions += [Question(f"read {uri}", "resources/read", {"uri": uri})]
     for prompt in lists["prompts"]:
         arguments = {each["name"]: "word" for each in prompt.get("arguments") or [] if each.get("required")}
         params = {"name": prompt["name"], "arguments": arguments}

@@ -13,8 +13,9 @@ from typing import Any, Final
 from defserve.binding.signature import Docs
 from tests.migrations.asking import Answers, Params, Question
 
-# What a schema says besides which values it allows. Pydantic writes a title at each member; we leave titles out.
-_UNCOMPARED: Final = frozenset({"title", "$schema", "x-fastmcp-wrap-result"})
+# What a schema says besides which values it allows. Pydantic writes titles; we put the docstring's words on arguments to
+# them; unknown arguments are refused here.
+_UNCOMPARED: Final = frozenset("title $schema $defs x-fastmcp-wrap-result description additionalProperties".split())
 
 
 def compare(before: Answers, again: Answers, after: Answers, questions: list[Question]) -> Iterator[str]:
@@ -81,11 +82,7 @@ def simplify_schema(schema: Any, definitions: Mapping[str, Any] | None = None, d
     for key, value in schema.items():
         if key == "properties":
             simple[key] = {name: simplify_schema(each, definitions, depth + 1) for name, each in value.items()}
-        elif key == "description":
-            pass  # ours has what the docstring says, others have it in the tool's description alone
-        elif key == "default" and value is None or key == "additionalProperties" or key == "$defs":
-            pass  # no default is said by leaving it out; unknown arguments are refused here
-        elif key not in _UNCOMPARED:
+        elif key not in _UNCOMPARED and not (key == "default" and value is None):
             simple[key] = simplify_schema(value, definitions, depth + 1)
     if isinstance(options := simple.pop("anyOf", None), list):
         if all(isinstance(each, dict) and each.keys() == {"type"} for each in options):

@@ -1,10 +1,31 @@
-"""Differences between a server and its migrated self that are meant, each with its reason.
-
-Server → pairs of a pattern for lines that the comparison prints, and why it is so.
-"""
+"""What is known of single servers: what a person does by hand, and the differences that are meant."""
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
+
+class Edit(NamedTuple):
+    """One line of a migrated file, as a person writes it who follows a note."""
+
+    file: str
+    line: int
+    text: str
+
+    def apply(self, folder: Path) -> None:
+        path = folder / self.file
+        lines = path.read_text(encoding="utf-8").splitlines()
+        lines[self.line - 1] = self.text
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+BY_HAND: Final[dict[str, list[Edit]]] = {
+    # `run(transport=…, **options)`: what the options are is only known when it runs.
+    "mcp-server-apache-airflow-fastmcp": [Edit("src/main.py", 105, "    app.run()")],
+    # A route of its own, which has nothing to do with stdio.
+    "iflow-mcp-weiyuan-lane-mcp-exchange-rate-server": [Edit("main.py", 17, "")],
+}
+
+# Server → pairs of a pattern for lines that the comparison prints, and why it is so.
 DIFFERENCES: Final[dict[str, list[tuple[str, str]]]] = {}

@@ -14,6 +14,7 @@ from importlib.metadata import PathDistribution
 from pathlib import Path
 
 from defserve.tooling.migrate.migration import NOTHING_HERE, Migration, migrate_files
+from tests.migrations.differences import BY_HAND
 from tests.migrations.servers import PublicServer
 from tests.peers.isolation import QUIET
 
@@ -71,6 +72,8 @@ class InstalledServer:
         for path, migration in done.items():
             if migration.text != sources[path]:
                 path.write_text(migration.text, encoding="utf-8")
+        for edit in BY_HAND.get(self.server.name, []):
+            edit.apply(self.copy)
         return {
             path.relative_to(self.copy): each
             for path, each in done.items()

@@ -72,6 +72,10 @@ def test_a_program_with_nothing_left_to_do_has_no_notes() -> None:
         ('mcp.run(transport="http", host="0.0.0.0", port=80, path="x")', 'mcp.run(on="http://0.0.0.0:80/x")'),
         ('mcp.run(transport="http", port=PORT)', 'mcp.run(on=f"http://127.0.0.1:{PORT}/mcp")'),
         ('mcp.run(transport="sse")', 'mcp.run(on="http://127.0.0.1:8000/sse", legacy_sse=True)'),
+        (
+            "mcp.run(transport=kind, port=9)",
+            'mcp.run(on="stdio:" if kind == "stdio" else "http://127.0.0.1:9/mcp")',
+        ),
         ("asyncio.run(mcp.run_async())", "mcp.run()"),
         ("anyio.run(mcp.run_async)", "mcp.run()"),
         ("app = mcp.http_app()", "app = mcp.asgi()"),
@@ -94,13 +98,14 @@ HEAD = 'from fastmcp import Context, FastMCP\nmcp = FastMCP("m")\n'
 @for_each_row(
     "written line note",
     [
-        ("from fastmcp import Client", 3, "Client has no counterpart"),
-        ("from fastmcp.server.middleware import Middleware", 3, "around"),
+        ("from fastmcp import Client\nClient(mcp)", 3, "Client has no counterpart"),
+        ("from fastmcp.server.middleware import Middleware\nclass M(Middleware): ...", 3, "around"),
         ("async def f(ctx: Context):\n    r = await ctx.elicit('Who?', str)", 4, "ctx.elicit has no counterpart"),
         ("async def f(ctx: Context):\n    await ctx.set_state('a', 1)", 4, "ctx.set_state has no counterpart"),
         ("async def f(ctx: Context):\n    await ctx.info('a', logger_name='x')", 4, "only the text"),
         ("@mcp.custom_route('/x', methods=['GET'])\nasync def f(r): ...", 3, "mcp.custom_route has no counterpart"),
-        ("mcp.run(transport=kind)", 3, "the transport is not a plain text"),
+        ("mcp.run(transport=kind)", 3, "the transport is chosen when it runs"),
+        ("mcp.run(**options)", 3, "the options of run are not written out"),
         ("other = FastMCP('o', auth=verifier)", 3, "the option auth= of the server is left out"),
         ("@mcp.tool\ndef f(a: int):\n    raise ValueError('a')", 5, "models do not read the text of ValueError"),
         ("@mcp.tool(enabled=False)\ndef f(): ...", 3, "the option enabled= of a tool is left out"),

@@ -63,9 +63,7 @@ WITHOUT: Final[Mapping[str, str]] = {
 }
 """What has no counterpart of the same shape, and what to write."""
 
-SERVER_OPTIONS: Final = frozenset(
-    {"name", "version", "instructions", "description", "lifespan", "icons", "website_url", "title"}
-)
+SERVER_OPTIONS: Final = frozenset("name version title instructions description lifespan icons website_url".split())
 """Options of their server that are options of ours."""
 
 NOT_NEEDED: Final = frozenset(

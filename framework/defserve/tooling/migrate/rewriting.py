@@ -439,9 +439,7 @@ def _set_to_list(value: cst.BaseExpression) -> cst.BaseExpression:
 def run(call: cst.Call, default: Mapping[str, cst.BaseExpression], say: Say) -> cst.Call:
     """`mcp.run(transport="http", port=8000)` → `mcp.run(on="http://127.0.0.1:8000/mcp")`."""
     if any(arg.star for arg in call.args):
-        say(
-            'the options of run are not written out: write run() for stdio, run(on="http://127.0.0.1:8000/mcp") for HTTP'
-        )
+        say('the options of run are not written out: write run(), or run(on="http://127.0.0.1:8000/mcp") for HTTP')
         return call
     given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
     positional = [arg.value for arg in call.args if arg.keyword is None]
