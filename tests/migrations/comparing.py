@@ -13,8 +13,8 @@ from typing import Any, Final
 from defserve.binding.signature import Docs
 from tests.migrations.asking import Answers, Params, Question
 
-# What a schema says besides which values it allows. Pydantic writes titles; we put the docstring's words on arguments to
-# them; unknown arguments are refused here.
+# What a schema says besides which values it allows. Pydantic writes titles; we put what the docstring says of arguments
+# there; unknown arguments are refused here.
 _UNCOMPARED: Final = frozenset("title $schema $defs x-fastmcp-wrap-result description additionalProperties".split())
 
 
@@ -86,7 +86,7 @@ def simplify_schema(schema: Any, definitions: Mapping[str, Any] | None = None, d
             simple[key] = simplify_schema(value, definitions, depth + 1)
     if isinstance(options := simple.pop("anyOf", None), list):
         if all(isinstance(each, dict) and each.keys() == {"type"} for each in options):
-            simple["type"] = sorted(each["type"] for each in options)
+            simple["type"] = sorted({kind for each in options for kind in each["type"]})
         else:
             simple["anyOf"] = sorted(options, key=lambda each: json.dumps(each, sort_keys=True))
     kinds = simple.get("type")
@@ -95,8 +95,8 @@ def simplify_schema(schema: Any, definitions: Mapping[str, Any] | None = None, d
     simple["type"] = sorted({*kinds, "null"} if "default" in schema and schema["default"] is None else kinds)
     if "const" in simple:
         simple["enum"] = [simple.pop("const")]
-    if "enum" in simple:
-        simple.pop("type", None)
+    if "enum" in simple or not simple["type"]:
+        del simple["type"]
     return simple
 
 

@@ -100,7 +100,7 @@ def test_a_port_that_is_too_high_is_told_the_highest(port: str):
     ],
 )
 def test_a_port_alone_is_told_how_to_be_written(text: str, whole: str):
-    with pytest.raises(UsageError, match=f"fix: write --on {whole}$"):
+    with pytest.raises(UsageError, match=f"fix: write the whole address: {whole}$"):
         Address.parse(text, "/mcp")
 
 
@@ -113,7 +113,7 @@ def test_a_port_alone_is_told_how_to_be_written(text: str, whole: str):
     ],
 )
 def test_an_address_of_the_older_transport_is_met_with_ours(text: str, whole: str):
-    with pytest.raises(UsageError, match=f"fix: write --on {whole} --legacy-sse"):
+    with pytest.raises(UsageError, match=f"fix: write the whole address: {whole}, with legacy_sse=True"):
         Address.parse(text, "/mcp")
 
 

@@ -20,12 +20,12 @@ from defserve.binding.json_schemas import rebuild_schema, walk
 from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, pattern_problem
 from defserve.binding.problems import (
     alternatives,
-    did_you_mean,
     format_count,
     format_value,
     is_secret,
     kind_of,
     spell_path,
+    unknown_name,
 )
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required
 from defserve.errors import BadArguments, Problem, UsageError
@@ -137,7 +137,7 @@ class ExplicitArguments:
         problems: dict[Problem, None] = {}
         if self._names is not None:
             unknown = islice((name for name in given if name not in self._names), MAX_PROBLEMS)
-            problems |= {Problem("", did_you_mean(name, self._names)): None for name in unknown}
+            problems |= {unknown_name((), name, self._names): None for name in unknown}
         for error in self._validator.iter_errors(given):
             for problem in _to_problems(error, self.schema):
                 problems[problem] = None
@@ -531,9 +531,7 @@ def _to_problems(error: Any, schema: JsonSchema) -> list[Problem]:
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
         known = error.schema.get("properties", {})
         unknown = list(islice((name for name in value if name not in known), MAX_PROBLEMS))
-        if not path:
-            return [Problem("", did_you_mean(name, known)) for name in unknown]
-        return [Problem(spell_path((*path, name)), "unknown field") for name in unknown]
+        return [unknown_name(path, name, known) for name in unknown]
     got = kind_of(value) if is_secret(schema, path) else format_value(value)
     if keyword in ("anyOf", "oneOf") and error.context:
         return _of_union(error, schema, path, got)

@@ -76,8 +76,10 @@ def explain(error: ValidationError, given: Any, schema: JsonSchema) -> tuple[Pro
 
 
 def _problem(error: _Error, schema: JsonSchema) -> Problem:
-    if error.type == "extra_forbidden" and len(error.path) == 1:
-        return Problem("", did_you_mean(str(error.path[0]), schema.get("properties", {})))
+    if error.type == "extra_forbidden":
+        *outer, name = error.path
+        known = [field for each in _reach(schema, outer) for field in each.get("properties", {})]
+        return unknown_name(tuple(outer), str(name), known)
     if error.type == "dict_type" and not error.path:
         return Problem("", f"arguments must be an object, got {format_value(error.value)}")
     path = error.path
@@ -93,8 +95,6 @@ def _problem(error: _Error, schema: JsonSchema) -> Problem:
 def _reason(error: _Error, secret: bool) -> str:
     if error.type in ("missing", "union_tag_not_found"):
         return "missing"
-    if error.type == "extra_forbidden":
-        return "unknown field"
     if error.type in ("value_error", "assertion_error"):
         return " ".join(str(error.context.get("error") or error.message).split())
     got = kind_of(error.value) if secret else format_value(error.value)
@@ -258,17 +258,22 @@ def kind_of(value: Any) -> str:
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "something else")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`unknown argument "limt"; did you mean "limit"?`"""
+def unknown_name(outer: tuple[str | int, ...], name: str, known: Iterable[str]) -> Problem:
+    """`unknown argument "limt"; did you mean "limit"?`, or inside of an argument, `order.qt: unknown field; …`."""
     from difflib import get_close_matches
 
     names = list(known)
-    problem = f"unknown argument {format_value(name)}"
-    if close := get_close_matches(name[:200], names, n=1):
-        return f'{problem}; did you mean "{close[0]}"?'
-    if not names:
-        return f"{problem}; there are none"
-    return f"{problem}; known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
+    close = get_close_matches(name[:200], names, n=1)
+    if close:
+        rest = f'; did you mean "{close[0]}"?'
+    elif outer:
+        rest = ""
+    else:
+        shown = f"known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
+        rest = f"; {shown if names else 'there are none'}"
+    if outer:
+        return Problem(spell_path((*outer, name)), f"unknown field{rest}")
+    return Problem("", f"unknown argument {format_value(name)}{rest}")
 
 
 def _format_choices(text: str) -> str:
@@ -302,6 +307,14 @@ def is_secret(schema: JsonSchema, path: Path) -> bool:
             return True
         here = _alternatives(schema, _inside(here, step))
     return not here or _holds_secret(schema, here)
+
+
+def _reach(schema: JsonSchema, path: Path) -> list[JsonSchema]:
+    """The schemas that describe the value at a path."""
+    here = _alternatives(schema, [schema])
+    for step in path:
+        here = _alternatives(schema, _inside(here, step))
+    return here
 
 
 def _is_marked_secret(schema: JsonSchema) -> bool:

@@ -46,9 +46,10 @@ class Address:
         if scheme == "sse" and rest.startswith("//"):
             _, slash, own = rest[2:].partition("/")
             at = f"http:{rest}" if slash and own else f"http:{rest.rstrip('/')}{path}"
-            raise UsageError(f"cannot serve on {text!r}", fix=f"write --on {at} --legacy-sse (legacy_sse=True)")
+            fix = f"write the whole address: {at}, with legacy_sse=True (--legacy-sse)"
+            raise UsageError(f"cannot serve on {text!r}", fix=fix)
         if origin := _origin(text):
-            raise UsageError(f"cannot serve on {text!r}", fix=f"write --on {origin}{path}")
+            raise UsageError(f"cannot serve on {text!r}", fix=f"write the whole address: {origin}{path}")
         if text in TRANSPORTS:
             raise UsageError(f"cannot serve on {text!r}", fix=f"write the whole address: http://127.0.0.1:8000{path}")
         forms = f"use one of: {', '.join(SCHEMES.values())}"

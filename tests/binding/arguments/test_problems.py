@@ -110,7 +110,8 @@ LINES: list[tuple[Any, Any, str]] = [
     (PetByKind, {"kind": "cow"}, 'x.kind: expected "cat" or "dog", got "cow"'),
     (PetByKind, {}, "x.kind: missing"),
     (PetByKind, {"kind": "dog"}, "x.age: missing"),
-    (Strict, {"nam": 1}, "x.nam: unknown field"),
+    (Strict, {"nam": 1}, 'x.nam: unknown field; did you mean "name"?'),
+    (Strict, {"zzz": 1}, "x.zzz: unknown field"),
     (Even, {"number": 3}, "x.number: 3 is odd; give an even number"),
     (Annotated[int, AfterValidator(positive)], -1, "x: must be positive"),
 ]

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from defserve import Assistant, Embedded, Image, Message, Server, Text, UsageError, User
+from defserve import Assistant, Embedded, Image, Message, Server, Text, ToolError, UsageError, User
 from defserve.errors import PeerError
+from tests.raw import raw
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -114,3 +115,22 @@ def test_a_prompt_that_returns_nothing_is_refused_at_registration():
 
     with pytest.raises(UsageError, match="prompt 'silence' returns nothing"):
         Server("s", "1").prompt(silence)
+
+
+async def test_a_tool_error_is_the_author_s_answer_to_a_prompt_and_a_resource():
+    server = Server("s", "1")
+
+    @server.prompt
+    def review(title: str) -> str:
+        raise ToolError(f"There is no {title}.", data={"titles": ["emma"]})
+
+    @server.resource("library://{title}")
+    def book(title: str) -> str:
+        raise ToolError(f"There is no {title}.")
+
+    async with raw(server) as peer:
+        asked = await peer.ask("prompts/get", {"name": "review", "arguments": {"title": "it"}})
+        read = await peer.ask("resources/read", {"uri": "library://it"})
+    assert [reply["error"]["code"] for reply in (asked, read)] == [-32602, -32602]
+    assert [reply["error"]["message"] for reply in (asked, read)] == ["There is no it."] * 2
+    assert asked["error"]["data"]["error_type"] == "tool_error" and asked["error"]["data"]["titles"] == ["emma"]

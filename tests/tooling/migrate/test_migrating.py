@@ -82,6 +82,10 @@ def test_a_program_with_nothing_left_to_do_has_no_notes() -> None:
         ('mcp.mount("p", child)', 'mcp.mount(child, prefix="p")'),
         ('await mcp.import_server(child, prefix="p")', 'mcp.mount(child, prefix="p")'),
         ("mcp.add_tool(function)", "mcp.add_tool(function)"),
+        (
+            'from fastmcp.tools import Tool\nmcp.add_tool(Tool.from_function(f, name="x"))',
+            'mcp.add_tool(f, name="x")',
+        ),
         ('@mcp.tool("x", task=True, tags={"a"})\ndef f(): ...', '@mcp.tool(name="x", task="optional", tags=["a"])'),
         ('@mcp.resource(uri="a://b", mime_type="x/y")\ndef f(): ...', '@mcp.resource("a://b", mime_type="x/y")'),
     ],

@@ -91,6 +91,9 @@ def failure(call: Call, error: BaseException, stateless: bool) -> Params:
         return {"result": tool_failure(call, error)}
     if isinstance(error, BadArguments):
         return _error(call, InvalidParams.code, error.message, error.error_type, None)
+    if isinstance(error, ToolError) and error.error_type == ToolError.error_type:
+        # An author's own word on what was asked for. It is the request that cannot be met; nothing is broken here.
+        return _error(call, InvalidParams.code, error.message, error.error_type, error.data)
     if isinstance(error, ToolError | Refused):
         return _error(call, INTERNAL_ERROR, error.message, error.error_type, error.data)
     if isinstance(error, PeerError):

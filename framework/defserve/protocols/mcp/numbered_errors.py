@@ -217,6 +217,7 @@ _Found = re.Match[str]
 # What a problem says of the constraint → what to do about it. The first match counts.
 RULES: tuple[tuple[str, Callable[[str, _Found], Iterable[str]]], ...] = (
     (r"missing", lambda field, _: [f"Provide {field}"]),
+    (r'unknown field; did you mean (?P<known>".*")\?', lambda _, m: [f"Use {m['known']}"]),
     (r"unknown field", lambda field, _: [f"Leave out {field}"]),
     (r'unknown argument (?P<name>".*"); did you mean (?P<known>".*")\?', lambda _, m: [f"Use {m['known']}"]),
     (r'unknown argument (?P<name>".*"); known: (?P<known>.+)', lambda _, m: [f"Use one of: {m['known']}"]),

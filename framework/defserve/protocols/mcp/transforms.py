@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from defserve.binding.arguments import Arguments
 from defserve.binding.explicit_schema import ExplicitArguments
-from defserve.binding.problems import did_you_mean as unknown_argument
+from defserve.binding.problems import unknown_name
 from defserve.core.json_values import JsonSchema, is_object
 from defserve.errors import BadArguments, Problem, UsageError, did_you_mean
 from defserve.protocols.mcp.items import NAME, ORIGINAL
@@ -166,7 +166,7 @@ class TransformedArguments(Arguments):
         known: Mapping[str, Any] = properties if is_object(properties) else {}
         for name in changes:
             if name not in known:
-                raise UsageError(f"tool {tool!r} has no argument {name!r}", fix=unknown_argument(name, known))
+                raise UsageError(f"tool {tool!r} has no argument {name!r}", fix=unknown_name((), name, known).reason)
         outer = {name: changes[name].name or name for name in changes if changes[name].fixed is UNSET}
         names = [outer.get(name, name) for name in known if name not in changes or name in outer]
         if len(set(names)) < len(names):
@@ -190,7 +190,7 @@ class TransformedArguments(Arguments):
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
         if self._gone and given and (sent := [name for name in given if name in self._gone]):
             known = self.schema.get("properties", {})
-            raise BadArguments(tuple(Problem("", unknown_argument(name, known)) for name in sent))
+            raise BadArguments(tuple(Problem("", unknown_name((), name, known).reason) for name in sent))
         meant = {self._names.get(name, name): value for name, value in (given or {}).items()}
         for name, change in self._changes.items():
             if change.fixed is not UNSET:

@@ -127,11 +127,16 @@ def _check(security: Security) -> None:
     risky = [p for p in security.permissions if PERMISSIONS.get(p, "moderate") != "safe"]
     if risk == "safe" and risky:
         raise wrong(f"a safe tool that needs {risky[0]!r}", "mark it @moderate or @dangerous")
-    if "readonly" in security.validators:
-        writing = [p for p in security.permissions if p in PERMISSIONS and p not in READING]
-        if security.effects or writing:
-            what = f"effects {', '.join(security.effects)}" if security.effects else f"permission {writing[0]!r}"
-            raise wrong(f"a readonly tool with {what}", "drop validator='readonly', or what it contradicts")
+    if "readonly" in security.validators and (what := _find_writing(security)):
+        raise wrong(f"a readonly tool with {what}", "drop validator='readonly', or what it contradicts")
+
+
+def _find_writing(security: Security) -> str:
+    """What a declaration says that a readonly tool cannot have; empty if there is nothing."""
+    writing = [p for p in security.permissions if p in PERMISSIONS and p not in READING]
+    if security.effects:
+        return f"effects {', '.join(security.effects)}"
+    return f"permission {writing[0]!r}" if writing else ""
 
 
 # -- marks -----------------------------------------------------------------------------------------------
@@ -343,6 +348,12 @@ def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[G
     guards = [guard for several in found.values() for guard in several]
     named = next((guard.validator for guard in guards if guard.validator), None)
     security = declared or Security("moderate", where=tool.where)
+    if named == "readonly" and "none" not in security.validators and (what := _find_writing(security)):
+        raise UsageError(
+            f'tool {tool.name!r} takes commands that only read, Shell(mode="readonly"), and is marked with {what}',
+            where=security.where,
+            fix='drop that from the mark, or write Shell(mode="sandbox") if its commands may write',
+        )
     if security.validator is None and named is not None:
         security = replace(security, validator=named)
     elif named is not None and not {named, "none"} & set(security.validators):

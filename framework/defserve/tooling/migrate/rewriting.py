@@ -175,12 +175,24 @@ class Rewriting(cst.CSTTransformer):
             return rename_verb(changed, "run", changed.args)
         if verb in ("mount", "import_server"):
             return mount(updated, say)
+        if verb == "add_tool" and len(original.args) == 1:
+            return self._add_made_tool(original.args[0].value, updated, say)
         if verb in APPS:
             if original.args:
                 say(f"the options of {verb} are left out: see server.asgi(…)")
             args = [keyword("legacy_sse", cst.Name("True"))] if APPS[verb] else []
             return rename_verb(updated, "asgi", args)
         return updated
+
+    def _add_made_tool(self, made: cst.BaseExpression, updated: cst.Call, say: Say) -> cst.Call:
+        """`mcp.add_tool(Tool.from_function(f, name=…))` → `mcp.add_tool(f, name=…)`."""
+        func = made.func if isinstance(made, cst.Call) else None
+        if not isinstance(func, cst.Attribute) or func.attr.value != "from_function":
+            return updated
+        if self._facts.resolve_name(func.value) not in ("Tool", "FunctionTool"):
+            return updated
+        options = item(cst.ensure_type(updated.args[0].value, cst.Call), "tool", say)
+        return updated.with_changes(args=options.args)
 
     def _run_in_loop(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         """`asyncio.run(mcp.run_async())` → `mcp.run()`."""

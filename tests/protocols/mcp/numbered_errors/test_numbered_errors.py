@@ -330,6 +330,7 @@ async def test_a_call_that_succeeds_is_untouched() -> None:
         ("n", "must be a multiple of 5, got 3", ["Use a multiple of 5"]),
         ("n", "expected 1 or 2, got 3", ["Use 1 or 2"]),
         ("a.b", "unknown field", ["Leave out a.b"]),
+        ("a.b", 'unknown field; did you mean "c"?', ['Use "c"']),
         ("", 'unknown argument "x"; there are none', ['Leave out "x"']),
         ("", 'unknown argument "zzz"; known: a, b', ["Use one of: a, b"]),
         ("day", "is a Sunday", ["Change day: is a Sunday"]),

@@ -225,6 +225,18 @@ def test_what_contradicts_itself_is_refused_where_it_is_written(
     assert "test_security.py:" in refused.value.where
 
 
+def test_a_mark_that_contradicts_the_type_of_an_argument_is_refused_in_the_author_s_words():
+    @moderate("shell.execute")
+    def look(command: Annotated[str, Shell(mode="readonly")]) -> str:
+        return command
+
+    server = Server("s", "1")
+    with pytest.raises(UsageError, match="commands that only read.*marked with permission 'shell.execute'") as refused:
+        server.add_tool(look)
+        assert server.composition
+    assert "validator" not in str(refused.value) and 'Shell(mode="sandbox")' in refused.value.fix
+
+
 def test_an_option_a_mark_does_not_have_is_refused():
     with pytest.raises(UsageError, match="@moderate has no option 'effect'"):
         moderate(effect=["network"])(fresh())
