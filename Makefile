@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack search peers soak e2e apps docs site-check release-check clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack search peers migrations soak e2e apps docs site-check release-check clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -132,6 +132,9 @@ attack: $(READY)  ## attack servers on loopback, over raw sockets; fails if one 
 peers: $(READY)  ## other people's clients, hosts, bridges and servers, on loopback (ARGS="--only claude", "--write" for the page)
 	@$(BIN)/python -m tests.peers $(ARGS)
 
+migrations: $(READY)  ## public servers, migrated, answer as their originals do (ARGS="--only tmux --notes --declared")
+	@$(BIN)/python -m tests.migrations $(ARGS)
+
 soak: $(READY)  ## servers under load for minutes or hours: nothing grows (ARGS="--minutes 30 --json FILE --svg FILE")
 	@echo "== soak"
 	@$(BIN)/python -m tests.soak $(ARGS)
@@ -157,5 +160,5 @@ release-check: $(RELEASE)  ## build what would be released, install it from an i
 	@$(BIN)/python -m pytest -n 0 -m release --timeout=0 -v --no-header tests/release $(ARGS)
 
 clean:  ## remove what the other targets made
-	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers bench-results build dist $(OUTCOMES) .pytest_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers .migrations bench-results build dist $(OUTCOMES) .pytest_cache .ruff_cache .hypothesis .coverage
 	@find framework tests examples cookiecutter -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -41,10 +41,12 @@ def main(arguments: list[str]) -> int:
     outcomes: list[Outcome] = []
     # Most of the time is spent waiting: servers try to reach what they cannot reach.
     with ThreadPoolExecutor(options.jobs) as threads:
-        for outcome in threads.map(lambda server: _try(server, show_notes=options.notes), chosen):
+        running = [threads.submit(_try, server, show_notes=options.notes) for server in chosen]
+        for outcome in (done.result() for done in as_completed(running)):
             outcomes.append(outcome)
             lines = (*outcome.undeclared, *outcome.stale, *(outcome.declared if options.declared else ()))
             print(f"== {outcome.server.name}\n" + "".join(f"   {line}\n" for line in lines), end="", flush=True)
+    outcomes.sort(key=lambda outcome: SERVERS.index(outcome.server))
     print("\n".join(["", *make_table(outcomes), ""]))
     failed = [outcome for outcome in outcomes if outcome.undeclared or outcome.stale]
     print(f"{len(outcomes) - len(failed)} of {len(outcomes)} servers answer as before")

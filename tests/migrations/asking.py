@@ -45,10 +45,18 @@ class StdioPeer:
         self._answers: Queue[Params | None] = Queue()
         self._errors: list[bytes] = []
         self._last_id = 0
-        for read in (self._read_answers, self._read_errors):
-            threading.Thread(target=read, daemon=True).start()
+        self._readers = [threading.Thread(target=read) for read in (self._read_answers, self._read_errors)]
+        for reader in self._readers:
+            reader.start()
 
     def __enter__(self) -> StdioPeer:
+        try:
+            return self._open()
+        except NoAnswer:
+            self.__exit__()
+            raise
+
+    def _open(self) -> StdioPeer:
         offer = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "migrations", "version": "1"}}
         self.about: Params = self.ask("initialize", offer, START_SECONDS)["result"]
         self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -56,7 +64,10 @@ class StdioPeer:
 
     def __exit__(self, *exception: object) -> None:
         self._process.kill()
-        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        with self._process:  # closes the pipes
+            pass
 
     def ask(self, method: str, params: Params, seconds: float = ANSWER_SECONDS) -> Params:
         """The reply: it has `result` or `error`. Raises NoAnswer."""
