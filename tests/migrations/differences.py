@@ -7,24 +7,25 @@ from typing import Final, NamedTuple
 
 
 class Edit(NamedTuple):
-    """One line of a migrated file, as a person writes it who follows a note."""
+    """What a person writes who follows a note, instead of the one line that begins with `start`."""
 
     file: str
-    line: int
+    start: str
     text: str
 
     def apply(self, folder: Path) -> None:
         path = folder / self.file
         lines = path.read_text(encoding="utf-8").splitlines()
-        lines[self.line - 1] = self.text
+        (place,) = (place for place, line in enumerate(lines) if line.startswith(self.start))
+        lines[place] = self.text
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 BY_HAND: Final[dict[str, list[Edit]]] = {
     # `run(transport=…, **options)`: what the options are is only known when it runs.
-    "mcp-server-apache-airflow-fastmcp": [Edit("src/main.py", 105, "    app.run()")],
+    "mcp-server-apache-airflow-fastmcp": [Edit("src/main.py", "    app.run(", "    app.run()")],
     # A route of its own, which has nothing to do with stdio.
-    "iflow-mcp-weiyuan-lane-mcp-exchange-rate-server": [Edit("main.py", 17, "")],
+    "iflow-mcp-weiyuan-lane-mcp-exchange-rate-server": [Edit("main.py", "@mcp.custom_route(", "")],
 }
 
 # Server → pairs of a pattern for lines that the comparison prints, and why it is so.

@@ -296,3 +296,22 @@ def test_the_programs_answer_so_in_their_own_framework(package: str) -> None:
         if needs == package:
             said = steps.as_it_is(program)
             assert [steps.agrees(a, b.said) for a, b in zip(said, wanted, strict=True)] == [True] * len(wanted)
+
+
+@for_each_row(
+    "written wanted",
+    [
+        (
+            "from fastmcp.utilities.logging import get_logger\nlog = get_logger(__name__)\n",
+            "from logging import getLogger\nlog = getLogger(__name__)\n",
+        ),
+        (
+            "from contextlib import suppress\n"
+            "from fastmcp.server.lifespan import lifespan\n@lifespan\nasync def f(server): yield {}\n",
+            "from contextlib import suppress, asynccontextmanager\n@asynccontextmanager\nasync def f(server): yield {}\n",
+        ),
+    ],
+)
+def test_what_the_standard_library_has_comes_from_there(written: str, wanted: str) -> None:
+    migration = migrate(written)
+    assert (migration.text, migration.notes) == (wanted, [])

@@ -30,6 +30,12 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """A name of theirs → ours, in `defserve`."""
 
+STANDARD: Final[Mapping[str, tuple[str, str]]] = {
+    "get_logger": ("logging", "getLogger"),
+    "lifespan": ("contextlib", "asynccontextmanager"),
+}
+"""A name of theirs → a module of the standard library, and the name there."""
+
 CONTENT: Final[Mapping[str, str]] = {
     "ImageContent": "Image",
     "AudioContent": "Audio",

@@ -224,7 +224,7 @@ class Imports:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._typing: set[str] = set()
+        self._standard: dict[str, set[str]] = {}
         self.needed: set[str] = set()
         self.problems: list[tuple[cst.CSTNode, str]] = []
 
@@ -232,8 +232,8 @@ class Imports:
         self.needed.add(name)
         return name
 
-    def need_typing(self, name: str) -> str:
-        self._typing.add(name)
+    def need_standard(self, module: str, name: str) -> str:
+        self._standard.setdefault(module, set()).add(name)
         return name
 
     def replace_imports(self, after: cst.Module) -> cst.Module:
@@ -253,7 +253,10 @@ class Imports:
         if place is None:  # all that imported theirs is gone
             place = _end_of_head(made)
             made[place:place] = self._lines()
-        return self._with_typing(after.with_changes(body=made))
+        module = after.with_changes(body=made)
+        for source, names in sorted(self._standard.items(), reverse=True):
+            module = _import_names(module, source, names)
+        return module
 
     def _ours(self, was: cst.CSTNode, kept: list[_Statement]) -> tuple[list[cst.SimpleStatementLine], list[_Statement]]:
         """Our import for the place of a statement of theirs, and what is left of that. The comments go to ours."""
@@ -272,36 +275,6 @@ class Imports:
         if not self.needed:
             return []
         return [_statement(f"from defserve import {', '.join(sorted(self.needed))}")]
-
-    def _with_typing(self, module: cst.Module) -> cst.Module:
-        known: set[str] = set()
-        for statement in module.body:
-            for part in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-                if isinstance(part, cst.ImportFrom) and not isinstance(part.names, cst.ImportStar):
-                    known |= {alias.evaluated_alias or alias.evaluated_name for alias in part.names}
-        missing = sorted(self._typing - known)
-        if not missing:
-            return module
-        for place, statement in enumerate(module.body):
-            if _is_import_of(statement, "typing") and isinstance(statement, cst.SimpleStatementLine):
-                part = cst.ensure_type(statement.body[0], cst.ImportFrom)
-                if isinstance(part.names, cst.ImportStar) or part.lpar is not None:
-                    break
-                names = [*part.names, *(cst.ImportAlias(cst.Name(name)) for name in missing)]
-                wider = statement.with_changes(
-                    body=[part.with_changes(names=_separate_aliases(names)), *statement.body[1:]]
-                )
-                return module.with_changes(body=[*module.body[:place], wider, *module.body[place + 1 :]])
-        line = _statement(f"from typing import {', '.join(missing)}")
-        body = [*module.body]
-        place = next((i for i, each in enumerate(body) if _is_import_of(each, "defserve")), None)
-        if place is None:
-            place = _end_of_head(body)
-        else:
-            first = cst.ensure_type(body[place], cst.SimpleStatementLine)
-            line = line.with_changes(leading_lines=first.leading_lines)
-            body[place] = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-        return module.with_changes(body=[*body[:place], line, *body[place:]])
 
 
 class _Strip(cst.CSTTransformer):
@@ -382,6 +355,38 @@ class _Strip(cst.CSTTransformer):
             return False
         self._problems.append((found, no_counterpart(name)))
         return True
+
+
+def _import_names(module: cst.Module, source: str, names: set[str]) -> cst.Module:
+    """The module with names of the standard library imported: in the line that is there, or in one of its own."""
+    known: set[str] = set()
+    for statement in module.body:
+        for part in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+            if isinstance(part, cst.ImportFrom) and not isinstance(part.names, cst.ImportStar):
+                known |= {alias.evaluated_alias or alias.evaluated_name for alias in part.names}
+    missing = sorted(names - known)
+    if not missing:
+        return module
+    for place, statement in enumerate(module.body):
+        if _is_import_of(statement, source) and isinstance(statement, cst.SimpleStatementLine):
+            part = cst.ensure_type(statement.body[0], cst.ImportFrom)
+            if isinstance(part.names, cst.ImportStar) or part.lpar is not None:
+                break
+            wider_names = [*part.names, *(cst.ImportAlias(cst.Name(name)) for name in missing)]
+            wider = statement.with_changes(
+                body=[part.with_changes(names=_separate_aliases(wider_names)), *statement.body[1:]]
+            )
+            return module.with_changes(body=[*module.body[:place], wider, *module.body[place + 1 :]])
+    line = _statement(f"from {source} import {', '.join(missing)}")
+    body = [*module.body]
+    place = next((i for i, each in enumerate(body) if _is_import_of(each, "defserve")), None)
+    if place is None:
+        place = _end_of_head(body)
+    else:
+        first = cst.ensure_type(body[place], cst.SimpleStatementLine)
+        line = line.with_changes(leading_lines=first.leading_lines)
+        body[place] = first.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    return module.with_changes(body=[*body[:place], line, *body[place:]])
 
 
 def no_counterpart(name: str) -> str:
@@ -564,7 +569,7 @@ class LowLevel:
             options.append(f"schema={code(schema)}")
         plain = name.evaluated_value if isinstance(name, cst.SimpleString) else "tool"
         word = "".join(c if c.isalnum() else "_" for c in str(plain))
-        self._imports.need_typing("Any")
+        self._imports.need_standard("typing", "Any")
         wait = "await " if function.asynchronous is not None else ""
         text = (
             f"\n\n@{server}.tool({', '.join(options)})\n"

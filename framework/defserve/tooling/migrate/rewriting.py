@@ -22,6 +22,7 @@ from defserve.tooling.migrate.name_tables import (
     SERVER_OPTIONS,
     SERVER_WITHOUT,
     SERVERS,
+    STANDARD,
     VERBS,
     Note,
 )
@@ -109,6 +110,8 @@ class Rewriting(cst.CSTTransformer):
 
     def _ours(self, original: cst.CSTNode, updated: Any) -> Any:
         called = self._facts.resolve_name(original) or ""
+        if called in STANDARD:
+            return cst.Name(self._imports.need_standard(*STANDARD[called]))
         ours = NAMES.get(called) or (CONTENT.get(called) if self._annotations else None)
         return cst.Name(self._imports.need(ours)) if ours is not None else updated
 
@@ -292,7 +295,9 @@ class Rewriting(cst.CSTTransformer):
         if annotation is None:
             if kind is None or parameter.name.value in ("self", "cls"):
                 return parameter
-            name = _type_of(parameter.default) or (self._imports.need_typing("Any") if kind == "tool" else "str")
+            name = _type_of(parameter.default) or (
+                self._imports.need_standard("typing", "Any") if kind == "tool" else "str"
+            )
             return parameter.with_changes(annotation=cst.Annotation(cst.Name(name)), equal=_make_equal_sign(parameter))
         if is_context(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
             self._imports.need("Context")
