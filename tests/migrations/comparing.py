@@ -124,7 +124,19 @@ def _content(reply: Params) -> Any:
     result = reply["result"]
     if "messages" in result:
         return [(each["role"], _block(each["content"])) for each in result["messages"]]
-    return [_block(each) for each in result.get("content") or result.get("contents") or []]
+    blocks = [_block(each) for each in result.get("content") or result.get("contents") or []]
+    return [item for block in blocks for item in _items(block)]
+
+
+def _items(block: Any) -> list[Any]:
+    """A list is one text here; theirs has a text for each of its items."""
+    try:
+        items = json.loads(block) if isinstance(block, str) and block[:1] == "[" else None
+    except ValueError:
+        items = None
+    if items is None:
+        return [block]
+    return [item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in items]
 
 
 def _block(block: Params) -> Any:

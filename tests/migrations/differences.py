@@ -29,4 +29,11 @@ BY_HAND: Final[dict[str, list[Edit]]] = {
 }
 
 # Server → pairs of a pattern for lines that the comparison prints, and why it is so.
-DIFFERENCES: Final[dict[str, list[tuple[str, str]]]] = {}
+DIFFERENCES: Final[dict[str, list[tuple[str, str]]]] = {
+    "iflow-mcp-hkopenai-hk-finance-mcp-server": [
+        (
+            "call *: done (*error*), now failed (*internal error*",
+            "without a network it returns an object where a list is declared; results are checked here",
+        )
+    ],
+}

@@ -31,7 +31,7 @@ _JAIL = (
 )
 _LAUNCH = (
     "import sys; from importlib import import_module; copy, theirs, module, name, sys.argv[0] = sys.argv[1:6];"
-    " del sys.argv[1:]; sys.path.insert(0, copy); theirs and sys.path.append(theirs);"
+    " del sys.argv[1:]; copy and sys.path.insert(0, copy); theirs and sys.path.append(theirs);"
     " sys.exit(getattr(import_module(module), name)())"
 )
 
@@ -81,7 +81,7 @@ class InstalledServer:
         }
 
     def start_original(self) -> list[str]:
-        return self._start("original", str(self.python), str(self.packages), "")
+        return self._start("original", str(self.python), "", "")
 
     def start_migrated(self) -> list[str]:
         """With our environment first: of the original's comes what the server needs besides its framework."""

@@ -308,7 +308,8 @@ def test_the_programs_answer_so_in_their_own_framework(package: str) -> None:
         (
             "from contextlib import suppress\n"
             "from fastmcp.server.lifespan import lifespan\n@lifespan\nasync def f(server): yield {}\n",
-            "from contextlib import suppress, asynccontextmanager\n@asynccontextmanager\nasync def f(server): yield {}\n",
+            "from contextlib import suppress, asynccontextmanager\n"
+            "@asynccontextmanager\nasync def f(server): yield {}\n",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         module = unquote_annotations(module, collect_facts(module))
         facts = collect_facts(module)
         facts.is_package = path.name == "__init__.py"
-        files[path] = SourceFile(module, facts)
+        files[path] = SourceFile(source, module, facts)
     share_servers(files)
     return {path: done.get(path) or _migrate_file(files[path], path, source) for path, source in sources.items()}
 

@@ -15,6 +15,7 @@ from defserve.tooling.migrate.program import Facts, is_foreign
 class SourceFile(NamedTuple):
     """One file of a project, read."""
 
+    text: str
     module: cst.Module
     facts: Facts
 
@@ -24,11 +25,15 @@ def share_servers(files: Mapping[Path, SourceFile]) -> None:
     while True:
         known = sum(len(file.facts.servers) for file in files.values())
         given: dict[str, set[int | str]] = {}
+        # Most files have nothing to do with servers, and going through a file takes long.
+        names = {name.rpartition(".")[2] for file in files.values() for name in file.facts.servers}
         for path, file in files.items():
-            file.module.visit(_Imported(path, files, file.facts))
-            file.module.visit(_GivenServers(file.facts, given))
+            if any(name in file.text for name in names):
+                file.module.visit(_Imported(path, files, file.facts))
+                file.module.visit(_GivenServers(file.facts, given))
         for file in files.values():
-            file.module.visit(_ReceivedServers(file.facts, given))
+            if any(f"def {name}(" in file.text or f"class {name}" in file.text for name in given):
+                file.module.visit(_ReceivedServers(file.facts, given))
         if known == sum(len(file.facts.servers) for file in files.values()):
             return
 
@@ -74,12 +79,15 @@ class _Imported(cst.CSTVisitor):
             # Where the project begins is not known: the last folders of a file's path are what is imported.
             stems = ((path.parent if path.name == "__init__.py" else path.with_suffix("")) for path in self._files)
             places = [stem for stem in stems if parts and stem.parts[-len(parts) :] == parts]
-        paths = [path for place in places for path in (place / "__init__.py", place.with_name(f"{place.name}.py"))]
+        paths = [path for place in places for path in (place / "__init__.py", place.parent / f"{place.name}.py")]
         return next((self._files[path] for path in paths if path in self._files and path != self._path), None)
 
 
 class _GivenServers(cst.CSTVisitor):
-    """Finds `register(mcp)`. `given`: the name of a function → the positions and keywords where it gets a server."""
+    """Finds `register(mcp)`, and `self.mcp = mcp`.
+
+    `given`: the name of a function → the positions and keywords where it gets a server.
+    """
 
     def __init__(self, facts: Facts, given: dict[str, set[int | str]]) -> None:
         self._facts, self._given = facts, given
@@ -89,6 +97,12 @@ class _GivenServers(cst.CSTVisitor):
         for place, arg in enumerate(node.args):
             if name and not arg.star and self._facts.is_server(arg.value):
                 self._given.setdefault(name, set()).add(arg.keyword.value if arg.keyword is not None else place)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        """`self.mcp = mcp`."""
+        if self._facts.is_server(node.value):
+            names = (get_full_name_for_node(target.target) for target in node.targets)
+            self._facts.servers |= {name for name in names if name is not None}
 
 
 class _ReceivedServers(cst.CSTVisitor):
@@ -115,9 +129,3 @@ class _ReceivedServers(cst.CSTVisitor):
             received = parameter.name.value
             if received in places or (place in places and place < len(parameters)):
                 self._facts.servers.add(received)
-
-    def visit_Assign(self, node: cst.Assign) -> None:
-        """`self.mcp = mcp`."""
-        if self._facts.is_server(node.value):
-            names = (get_full_name_for_node(target.target) for target in node.targets)
-            self._facts.servers |= {name for name in names if name is not None}

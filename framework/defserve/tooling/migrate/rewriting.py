@@ -158,7 +158,7 @@ class Rewriting(cst.CSTTransformer):
         if called == "CurrentContext":
             return cst.Name("None")
         if called == "TextContent":
-            return content(updated_node)
+            return content(updated_node, add_note)
         if called in ("Message", "UserMessage", "AssistantMessage"):
             made, name = message(updated_node, called)
             self._imports.need(name)
@@ -540,13 +540,21 @@ def rename_verb(call: cst.Call, name: str, args: Sequence[cst.Arg]) -> cst.Call:
 
 def hints(call: cst.Call) -> cst.BaseExpression:
     """`ToolAnnotations(readOnlyHint=True)` → `{"readOnlyHint": True}`."""
-    pairs = [cst.DictElement(text(arg.keyword.value), arg.value) for arg in call.args if arg.keyword is not None]
-    return cst.Dict(pairs)
+    return cst.Dict(
+        [
+            cst.DictElement(text(arg.keyword.value), arg.value)
+            if arg.keyword is not None
+            else cst.StarredDictElement(arg.value)
+            for arg in call.args
+        ]
+    )
 
 
-def content(call: cst.Call) -> cst.Call:
+def content(call: cst.Call, say: Say) -> cst.Call:
     """`TextContent(type="text", text=x)` → `Text(x)`."""
     value = option(call.args, "text")
+    if any(arg.keyword is None or arg.keyword.value not in ("type", "text") for arg in call.args):
+        say("only the text of a TextContent is kept")
     kept = [cst.Arg(value)] if value is not None else list(call.args)
     return call.with_changes(func=cst.Name("Text"), args=kept)
 
@@ -567,6 +575,8 @@ def message(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
 def progress(args: Sequence[cst.Arg]) -> list[cst.Arg]:
     """`report_progress(progress=1, total=3)` → `progress(1, 3)`."""
     names = ("progress", "total", "message")
+    if len(args) > len(names) or any(arg.star for arg in args):
+        return list(args)
     given = {arg.keyword.value if arg.keyword is not None else names[i]: arg.value for i, arg in enumerate(args)}
     kept: list[cst.Arg] = []
     for name in names:
