@@ -21,7 +21,10 @@ from tests.migrations.servers import SERVERS, PublicServer
 
 
 class Outcome(NamedTuple):
-    """`undeclared` and `declared` are differences; `stale` are declarations that nothing fits any more."""
+    """`undeclared` and `declared` are differences; `stale` are declarations that nothing fits any more.
+
+    `is_left`: nothing was rewritten, so there is nothing to compare.
+    """
 
     server: PublicServer
     tools: int = 0
@@ -30,6 +33,7 @@ class Outcome(NamedTuple):
     undeclared: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
+    is_left: bool = False
 
 
 def main(arguments: list[str]) -> int:
@@ -49,7 +53,9 @@ def main(arguments: list[str]) -> int:
     outcomes.sort(key=lambda outcome: SERVERS.index(outcome.server))
     print("\n".join(["", *make_table(outcomes), ""]))
     failed = [outcome for outcome in outcomes if outcome.undeclared or outcome.stale]
-    print(f"{len(outcomes) - len(failed)} of {len(outcomes)} servers answer as before")
+    left = [outcome for outcome in outcomes if outcome.is_left]
+    same = len(outcomes) - len(failed) - len(left)
+    print(f"{same} of {len(outcomes)} servers answer as before; {len(left)} are left as they were")
     return 1 if failed else 0
 
 
@@ -63,6 +69,8 @@ def _try(server: PublicServer, *, show_notes: bool) -> Outcome:
     notes = [(path, note) for path, each in migrated.items() for note in each.notes]
     if show_notes:
         print("".join(f"{server.name}: {path}:{note.line}: {note.text}\n" for path, note in notes), end="")
+    if not installed.is_rewritten:
+        return Outcome(server, notes=len(notes), is_left=True)
     try:
         before, questions = _ask(installed.start_original())
         again, _ = _ask(installed.start_original(), questions)
@@ -102,14 +110,12 @@ def make_table(outcomes: list[Outcome]) -> list[str]:
         "|---|---|--:|--:|--:|--:|--:|",
     ]
     for each in outcomes:
-        server = each.server
-        found = (
-            f"{len(each.undeclared)} + {len(each.declared)} declared" if each.declared else f"{len(each.undeclared)}"
-        )
-        rows.append(
-            f"| {server.name} {server.version} | {server.framework} | {server.lines} | {each.tools} | {each.calls}"
-            f" | {found} | {each.notes} |"
-        )
+        server, found = each.server, str(len(each.undeclared))
+        if each.declared:
+            found = f"{found} + {len(each.declared)} declared"
+        numbers = "left as it was | | " if each.is_left else f"{each.tools} | {each.calls} | {found}"
+        name = f"{server.name} {server.version}"
+        rows.append(f"| {name} | {server.framework} | {server.lines} | {numbers} | {each.notes} |")
     return rows
 
 

@@ -24,13 +24,13 @@ def compare(before: Answers, again: Answers, after: Answers, questions: list[Que
         yield from _compare_lists(kind, before.lists[kind], after.lists[kind])
     for question in questions:
         one, two, other = (each.replies.get(question.title) for each in (before, again, after))
-        if one is None or other is None or "silence" in one:
+        if one is None or two is None or other is None or "silence" in one:
             continue
         if _has_failed(one) != _has_failed(other):
             yield f"{question.title}: {_describe_outcome(one)}, now {_describe_outcome(other)}"
         # What differs from one run to the next cannot be compared: times, ids, the order of a set. Nor can the words
         # about arguments that do not fit, which are ours by design.
-        elif not question.is_wrong and _content(one) == _content(two or {}) and _is_changed(one, other):
+        elif not question.is_wrong and _content(one) == _content(two) and _is_changed(one, other):
             yield f"{question.title}: {_shorten(_content(one))}, now {_shorten(_content(other))}"
 
 

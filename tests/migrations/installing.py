@@ -45,6 +45,7 @@ class InstalledServer:
         self.python = self.folder / "bin" / "python"
         self.copy = self.folder / "migrated"
         self.packages = next(iter(self.folder.glob("lib/python3*/site-packages")), self.folder)
+        self.is_rewritten = False
 
     def install(self) -> None:
         """Install what the lock names, unless that was done before. Raises subprocess.CalledProcessError."""
@@ -71,6 +72,7 @@ class InstalledServer:
         done = migrate_files(sources)
         for path, migration in done.items():
             if migration.text != sources[path]:
+                self.is_rewritten = True
                 path.write_text(migration.text, encoding="utf-8")
         for edit in BY_HAND.get(self.server.name, []):
             edit.apply(self.copy)
