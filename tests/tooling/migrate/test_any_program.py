@@ -89,3 +89,11 @@ def test_a_project_with_a_broken_file_is_migrated_without_it() -> None:
     assert "Server('x')" in done[Path("p/app.py")].text
     assert "tags=['a']" in done[Path("p/tools.py")].text
     assert done[Path("p/broken.py")].text == "def (" and done[Path("p/broken.py")].notes
+
+
+def test_a_server_that_a_function_of_another_file_makes_is_known() -> None:
+    app = "from mcp.server import MCPServer\ndef make(name) -> MCPServer[int]:\n    return MCPServer(name)\n"
+    main = "import asyncio\nfrom p.app import make\napp = make('x')\nasyncio.run(app.run_stdio_async())\n"
+    done = migrate_files({Path("p/app.py"): app, Path("p/main.py"): main})
+    assert "def make(name) -> Server:\n    return Server(name)" in done[Path("p/app.py")].text
+    assert done[Path("p/main.py")].text.endswith("app = make('x')\napp.run()\n")

@@ -31,6 +31,8 @@ class Facts:
         default_factory=dict[str, dict[str, cst.BaseExpression]]
     )
     """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
+    makers: set[str] = field(default_factory=set[str])
+    """Functions that are annotated as returning a server."""
     is_package: bool = False
     """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 
@@ -91,6 +93,9 @@ class _Values(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._depth += 1
+        returned = node.returns.annotation if node.returns is not None else node.name
+        if self._facts.resolve_name(returned.value if isinstance(returned, cst.Subscript) else returned) in SERVERS:
+            self._facts.makers.add(node.name.value)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
         self._depth -= 1

@@ -26,11 +26,12 @@ def share_servers(files: Mapping[Path, SourceFile]) -> None:
         known = sum(len(file.facts.servers) for file in files.values())
         given: dict[str, set[int | str]] = {}
         # Most files have nothing to do with servers, and going through a file takes long.
-        names = {name.rpartition(".")[2] for file in files.values() for name in file.facts.servers}
+        makers = {name for file in files.values() for name in file.facts.makers}
+        names = {name.rpartition(".")[2] for file in files.values() for name in file.facts.servers} | makers
         for path, file in files.items():
             if any(name in file.text for name in names):
                 file.module.visit(_Imported(path, files, file.facts))
-                file.module.visit(_GivenServers(file.facts, given))
+                file.module.visit(_GivenServers(file.facts, given, makers))
         for file in files.values():
             if any(f"def {name}(" in file.text or f"class {name}" in file.text for name in given):
                 file.module.visit(_ReceivedServers(file.facts, given))
@@ -84,13 +85,13 @@ class _Imported(cst.CSTVisitor):
 
 
 class _GivenServers(cst.CSTVisitor):
-    """Finds `register(mcp)`, and `self.mcp = mcp`.
+    """Finds `register(mcp)`, `self.mcp = mcp`, and `mcp = make_server()`.
 
     `given`: the name of a function → the positions and keywords where it gets a server.
     """
 
-    def __init__(self, facts: Facts, given: dict[str, set[int | str]]) -> None:
-        self._facts, self._given = facts, given
+    def __init__(self, facts: Facts, given: dict[str, set[int | str]], makers: set[str]) -> None:
+        self._facts, self._given, self._makers = facts, given, makers
 
     def visit_Call(self, node: cst.Call) -> None:
         name = (get_full_name_for_node(node.func) or "").rpartition(".")[2]
@@ -99,8 +100,8 @@ class _GivenServers(cst.CSTVisitor):
                 self._given.setdefault(name, set()).add(arg.keyword.value if arg.keyword is not None else place)
 
     def visit_Assign(self, node: cst.Assign) -> None:
-        """`self.mcp = mcp`."""
-        if self._facts.is_server(node.value):
+        called = get_full_name_for_node(node.value.func) or "" if isinstance(node.value, cst.Call) else ""
+        if self._facts.is_server(node.value) or called.rpartition(".")[2] in self._makers:
             names = (get_full_name_for_node(target.target) for target in node.targets)
             self._facts.servers |= {name for name in names if name is not None}
 

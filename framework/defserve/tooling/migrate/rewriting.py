@@ -135,6 +135,11 @@ class Rewriting(cst.CSTTransformer):
             self._add_note(original_node, f"{full} is left as it is: write {VERBS[last]} if it is a server")
         return updated_node
 
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
+        """`MCPServer[State]` → `Server`, which has no parameter."""
+        is_server = self._facts.resolve_name(original_node.value) in SERVERS
+        return updated_node.value if is_server else updated_node
+
     # -- calls -------------------------------------------------------------------------------------------
 
     def visit_Call(self, node: cst.Call) -> None:
