@@ -134,9 +134,15 @@ def section(walks: dict[str, Walk]) -> str:
     """The section of ARCHITECTURE.md that shows the walks."""
     lines = "\n".join(f"- **{road}**, {len(walk.files)} files: {walk}" for road, walk in walks.items())
     return f"""{HEADING}
-What one `tools/call` of the stateless era visits, file by file in the order of the first visit, from its bytes to those
-of the reply. Everything is warm: the head of the request came before, and so did the offer. HTTP is the long way (h11);
-the fast path is httptools. `tests/test_walks.py` holds the numbers; `python -m tests.walks` writes this section.
+The transport makes a line or an HTTP request of bytes, and `core/messages` a message. The session checks that it may
+come now, and the offer that it brings says which extensions are active (`lifecycle`). `core/call` waits for room and
+runs the handler that the composition has for its method. `tools` finds the tool that this caller may see, the stages
+and `binding` check caller and arguments, the function runs, `results` packs what it returned. The reply goes back
+through the call and the session to the transport, which writes it.
+
+Below: the files that one `tools/call` of the stateless era visits, in the order of the first visit. Everything is warm:
+the head of the request came before, and so did the offer. HTTP is served by h11 or, faster, by httptools; both live in
+`serve/fastpath/`. `tests/test_walks.py` holds the numbers; `python -m tests.walks` writes this section.
 
 {lines}
 """
