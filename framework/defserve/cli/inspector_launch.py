@@ -90,13 +90,15 @@ def make_inspector_target(target: ServerTarget, words: Sequence[str], options: N
 
     address = target.address or shlex.join(target.command) or " ".join(words)
     server = target.server
+    process = os.getpid() if server is not None else target.process
     return Target(
         address,
         tuple(words),
         link,
         options.era or "",
         stored=_find_states(server),
-        kernel=_control(target),
+        # The kernel of this user: the one in this process, or the one that runs.
+        kernel=KernelControl(target.kernel, process) if target.kernel is not None else None,
         audit=lambda: _find_audit_log(server),
         sign_in_at=_sign_in_at(target, options),
         tracebacks=_tracebacks(target, options),
@@ -115,13 +117,6 @@ def _tracebacks(target: ServerTarget, options: Namespace) -> str:
     if target.address:
         return ""
     return IN_TERMINAL if target.server is not None or options.verbose else WITH_VERBOSE
-
-
-def _control(target: ServerTarget) -> KernelControl | None:
-    """The way to operate a kernel of this user: the one in this process, or the one that runs."""
-    if target.kernel is None:
-        return None
-    return KernelControl(target.kernel, os.getpid() if target.server is not None else target.process)
 
 
 def _find_states(server: Server | None) -> Stored | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.base.redaction import printable
 from defserve.cli.exits import OK, WRONG
-from defserve.cli.parser import CommandParser, positive
+from defserve.cli.parser import JSON_LINES, Argument, CommandParser, positive
 from defserve.cli.screen import show_each
 from defserve.cli.screen_blocks import Data, Part, Table, state
 from defserve.core.json_values import is_object
@@ -201,10 +201,6 @@ def journal_line(line: dict[str, Any]) -> str:
     return printable(f"{line['time']}  {line['id']}  {mark} {line['text']}")
 
 
-def state_line(answer: dict[str, Any]) -> str:
-    return printable(f"{answer['id']} is {answer['state']}")
-
-
 def reload_lines(answers: Iterable[Any]) -> Iterator[str]:
     for answer in answers:
         done = [
@@ -239,7 +235,9 @@ def search_lines(answers: Iterable[Any]) -> Iterable[str]:
 SHOWN_BY: Final[Mapping[str, Show]] = {
     "ps": ps_lines,
     "logs": each(journal_line),
-    **dict.fromkeys(("restart", "start", "stop"), each(state_line)),
+    **dict.fromkeys(
+        ("restart", "start", "stop"), each(lambda answer: printable(f"{answer['id']} is {answer['state']}"))
+    ),
     "approve": each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
     "reload": reload_lines,
     "search": search_lines,
@@ -290,8 +288,8 @@ def _find_in_group(group: str, argv: list[str]) -> tuple[str, list[str]]:
         return f"{group} list", argv
     told = "\n".join(f"  {name:8} {verb.about}" for name, verb in actions.items())
     parser = CommandParser(f"defserve kernel {group}", f"{_sentence(VERB_GROUPS[group])}\n\nactions:\n{told}")
-    parser.add_argument("action", nargs="?", choices=actions, default="list", help="default: list")
-    return f"{group} {parser.parse_args(argv).action}", []
+    action = Argument("action", nargs="?", choices=actions, default="list", help="default: list")
+    return f"{group} {parser.parse_options(argv, action).action}", []
 
 
 def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
@@ -305,10 +303,12 @@ def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
             parser.add_argument(one.option, dest=one.name, required=one.default is ..., help=one.help, **details)
         else:
             parser.add_argument(one.name, nargs=None if one.default is ... else "?", help=one.help, **details)
-    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
-    parser.add_argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
-    return parser.parse_args(argv)
+    return parser.parse_options(
+        argv,
+        Argument("--config", metavar="FILE", help=CONFIG_HELP),
+        Argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file"),
+        JSON_LINES,
+    )
 
 
 def _sentence(about: str) -> str:

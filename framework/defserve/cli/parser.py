@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,6 +26,23 @@ class ParserDescription(Exception):
         super().__init__(parser.prog)
 
 
+class Argument:
+    """An argument of a command, in the words of `ArgumentParser.add_argument`."""
+
+    def __init__(self, *names: str, **details: Any) -> None:
+        self.names, self.details = names, details
+
+
+def flag(*names: str, help: str) -> Argument:
+    """An option without a value."""
+    return Argument(*names, action="store_true", help=help)
+
+
+AS_JSON: Final = flag("--json", help="print JSON")
+RESULT_AS_JSON: Final = flag("--json", help="print the result as JSON")
+JSON_LINES: Final = flag("--json", help="print JSON, one object per line")
+
+
 class CommandParser(CommandLine):
     """The parser of one command."""
 
@@ -40,6 +57,15 @@ class CommandParser(CommandLine):
             allow_abbrev=False,
         )
         self.color = False  # Python 3.14 would colour help by itself
+
+    def add_arguments(self, *arguments: Argument) -> None:
+        for argument in arguments:
+            self.add_argument(*argument.names, **argument.details)
+
+    def parse_options(self, argv: list[str], *arguments: Argument) -> Any:
+        """The options of a command line that has these arguments, after those that were added before."""
+        self.add_arguments(*arguments)
+        return self.parse_args(argv)
 
     def unknown(self, words: Sequence[str]) -> tuple[str, str]:
         """As in any command line. For what belongs to an address, the fix has the address that was meant."""
@@ -102,8 +128,7 @@ def run_action(
     if argv and argv[0] in actions:
         return actions[argv[0]](argv[1:])
     parser = CommandParser(prog, about, examples)
-    parser.add_argument("action", choices=actions, help=f"`{prog} ACTION --help` shows its options")
-    parser.parse_args(argv)
+    parser.parse_options(argv, Argument("action", choices=actions, help=f"`{prog} ACTION --help` shows its options"))
     return WRONG
 
 
@@ -149,10 +174,9 @@ def token(text: str) -> str:
 # -- The options of commands that can open the inspector. Nothing of the inspector is imported for them.
 
 
-def add_web_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--web", action="store_true", help="open the inspector: a page in the browser, on loopback")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="the port of the page (default: a free one)")
-    parser.add_argument(
-        "--store", metavar="ADDRESS", help="with --web: the server's store, to show all of its checkpoints"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open a browser, only print the address")
+WEB_OPTIONS: Final = (
+    flag("--web", help="open the inspector: a page in the browser, on loopback"),
+    Argument("--port", type=int, default=0, metavar="N", help="the port of the page (default: a free one)"),
+    Argument("--store", metavar="ADDRESS", help="with --web: the server's store, to show all of its checkpoints"),
+    flag("--no-browser", help="do not open a browser, only print the address"),
+)

@@ -46,9 +46,9 @@ def show_stderr(*blocks: Block) -> None:
 def prompt_for(line: Line) -> None:
     """Print to stderr without a line end: what is typed follows."""
     if is_drawn(sys.stderr):
-        from defserve.cli.screen_drawing import assemble_text
+        from rich.text import Text
 
-        console(sys.stderr).print(assemble_text(line.parts), end="", soft_wrap=True)
+        console(sys.stderr).print(Text.assemble(*line.parts), end="", soft_wrap=True)
     else:
         print(line, end="", file=sys.stderr)
     sys.stderr.flush()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from defserve.base.redaction import printable, printable_json, printable_lines
@@ -88,11 +89,11 @@ class Written:
         yield self.text if self.is_exact else printable_lines(self.text)
 
 
+@dataclass(frozen=True, slots=True)
 class Diff:
     """A unified diff, as one text."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
     def __iter__(self) -> Iterator[str]:
         yield from self.text.splitlines()

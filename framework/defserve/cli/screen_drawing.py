@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from defserve.base.redaction import printable
-from defserve.cli.screen_blocks import Block, Data, Diff, Line, Part, Table, Written, lines
+from defserve.cli.screen_blocks import Block, Data, Diff, Line, Table, Written, lines
 
 GAP, INDENT = 2, 4
 NARROW = 30
@@ -48,7 +48,7 @@ def render_blocks(blocks: Iterable[Block], width: int) -> Group:
         if isinstance(block, Table):
             drawn += pieces(block, width)
         elif isinstance(block, Line):
-            drawn.append(assemble_text(block.parts))
+            drawn.append(Text.assemble(*block.parts))
         else:
             drawn += [Text(line) for line in lines(block)]
     return Group(*drawn)
@@ -56,7 +56,8 @@ def render_blocks(blocks: Iterable[Block], width: int) -> Group:
 
 def pieces(block: Table, width: int) -> list[RenderableType]:
     """A table without lines. If little room is left for its last column, that stands below each row instead."""
-    widths = [max(map(cell_len, column)) for column in zip(block.head, *_texts(block), strict=True)]
+    texts = ([text for text, _ in row] for row in block.rows)
+    widths = [max(map(cell_len, column)) for column in zip(block.head, *texts, strict=True)]
     room = width - sum(widths[:-1]) - GAP * len(widths[:-1])
     if block.head[-1] not in block.fit or widths[-1] <= room or room >= NARROW:
         return [_grid(block, block.rows)]
@@ -67,10 +68,6 @@ def pieces(block: Table, width: int) -> list[RenderableType]:
         if note:
             drawn.append(Padding(Text(note, style or "about"), (0, 0, 0, INDENT)))
     return drawn
-
-
-def _texts(block: Table) -> Iterator[list[str]]:
-    return ([text for text, _ in row] for row in block.rows)
 
 
 def _grid(
@@ -93,13 +90,9 @@ def _grid(
     return drawn
 
 
-def assemble_text(parts: Iterable[Part]) -> Text:
-    return Text.assemble(*parts)
-
-
 def _draw_line(screen: Console, line: str) -> None:
     """A line, and what does not fit into it below, indented."""
-    text = assemble_text(line.parts) if isinstance(line, Line) else Text(line)
+    text = Text.assemble(*line.parts) if isinstance(line, Line) else Text(line)
     if text.cell_len <= screen.width:
         screen.print(text, soft_wrap=True)
         return

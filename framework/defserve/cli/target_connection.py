@@ -11,8 +11,8 @@ import logging
 import re
 import shlex
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncGenerator, Generator, Mapping
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.local_token import with_local_key
 from defserve.auth.oauth import is_loopback
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import Argument, CommandParser, flag
 from defserve.cli.parser import token as token_type
 from defserve.cli.progress import Working
 from defserve.cli.target import ServerTarget, headers_of, is_target, load, of_project, resolve
@@ -41,20 +41,16 @@ from defserve.errors import DefserveError, PeerGone, PeerTimeout, UsageError
 from defserve.serve.address import Challenged, HttpRefusal, SignInError, Unreachable
 from defserve.tooling.loading import OURS, PYTHONS, is_outside
 
-
-def add_connection_options(parser: ArgumentParser) -> None:
-    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
-    parser.add_argument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)')
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)")
-    parser.add_argument(
-        "--token", type=token_type, help="a bearer token for a server at an address, or @FILE that holds it"
-    )
-    parser.add_argument(
+CONNECTION_OPTIONS: Final = (
+    Argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
+    Argument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)'),
+    Argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)"),
+    Argument("--token", type=token_type, help="a bearer token for a server at an address, or @FILE that holds it"),
+    Argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
-    )
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="show what the server writes to stderr, and full tracebacks"
-    )
+    ),
+    flag("-v", "--verbose", help="show what the server writes to stderr, and full tracebacks"),
+)
 
 
 @asynccontextmanager
@@ -85,8 +81,7 @@ async def connect(
         with explain_http_errors(target.address, is_signed_in=_is_signed_in(target, options)):
             if target.server is not None:
                 async with AsyncExitStack() as stack:
-                    starting = target.server.connect(**chosen)
-                    yield await _start_client(stack, starting, options)
+                    yield await _start_client(stack, target.server.connect(**chosen), options)
             else:
                 async with Client(await link_to(target, options), **chosen) as client:
                     yield client
@@ -224,15 +219,15 @@ MISSING: Final = re.compile(r"^([^:\n]{1,200}): missing$", re.MULTILINE)
 WHOLE: Final = """write --args '{"key": "value"}'"""
 
 
-def read_options(parser: CommandParser, argv: list[str], command: str, subject: str) -> Namespace:
+def read_options(parser: CommandParser, argv: list[str], command: str, subject: str, *arguments: Argument) -> Namespace:
     """The options of a command whose words are arguments of a `subject`: a tool or a prompt.
 
     It adds the options that such commands share. Raises UsageError for an option that is meant as an argument.
     """
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", default=".", help="where pictures and other files are saved (default: here)"
+    folder = "where pictures and other files are saved (default: here)"
+    parser.add_arguments(
+        *arguments, Argument("-o", "--output", metavar="DIR", default=".", help=folder), *CONNECTION_OPTIONS
     )
-    add_connection_options(parser)
     options, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
         problem, fix = parser.unknown(unknown)
@@ -299,15 +294,14 @@ MORE: Final = "(-v shows every frame)"
 
 def brief_tracebacks() -> AbstractContextManager[None]:
     """While the block runs, tracebacks in the log of a server show only the author's frames."""
-    return filter_log(logging.getLogger("defserve"), _Brief())
+    return filter_log(logging.getLogger("defserve"), _shorten_traceback)
 
 
-class _Brief(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        # The traceback arrives as text, because its secrets were removed.
-        if isinstance(record.args, tuple):
-            record.args = tuple(brief(given) if isinstance(given, str) else given for given in record.args)
-        return True
+def _shorten_traceback(record: logging.LogRecord) -> bool:
+    # The traceback arrives as text, because its secrets were removed.
+    if isinstance(record.args, tuple):
+        record.args = tuple(brief(given) if isinstance(given, str) else given for given in record.args)
+    return True
 
 
 def brief(text: str) -> str:
@@ -322,7 +316,7 @@ def brief(text: str) -> str:
 
 
 @contextmanager
-def filter_log(log: logging.Logger, by: logging.Filter) -> Generator[None]:
+def filter_log(log: logging.Logger, by: Callable[[logging.LogRecord], bool]) -> Generator[None]:
     log.addFilter(by)
     try:
         yield

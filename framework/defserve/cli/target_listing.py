@@ -209,16 +209,12 @@ async def not_connected(client: Client) -> dict[str, str]:
 
 def suppress_repeated_logs() -> AbstractContextManager[None]:
     """While the block runs, the log says the same about a mounted server only once. Each attempt to start it tells."""
-    return filter_log(logging.getLogger("defserve.proxying"), _Once())
+    told: set[str] = set()
 
-
-class _Once(logging.Filter):
-    def __init__(self) -> None:
-        super().__init__()
-        self._told: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
+    def is_new(record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        is_new = text not in self._told
-        self._told.add(text)
-        return is_new
+        is_known = text in told
+        told.add(text)
+        return not is_known
+
+    return filter_log(logging.getLogger("defserve.proxying"), is_new)

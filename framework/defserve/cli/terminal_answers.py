@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from select import select
 from threading import Event
@@ -297,7 +297,9 @@ def _label(name: str, field: Field, *, is_lone: bool) -> Line:
 def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
     """What is typed, as its type; None for an empty line at an optional field; Cancel after the last try."""
     if _has_titles(field):
-        show_stderr(*([label] if label.strip() else []), *_menu(field))
+        show_stderr(*([label] if label.strip() else []))
+        for number, title in enumerate(_choices(field).values(), 1):
+            show_stderr(Line("    ", (f"{number}.", "name"), f" {title}", hang=3))
         label = Line("  ")
     space = " " if label.strip() else ""
     unclear = empty = 0
@@ -326,11 +328,6 @@ def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
     return Cancel
 
 
-def _menu(field: Field) -> Iterator[Line]:
-    for number, title in enumerate(_choices(field).values(), 1):
-        yield Line("    ", (f"{number}.", "name"), f" {title}", hang=3)
-
-
 def _hint(field: Field, is_required: bool) -> str:
     if field.get("type") == "boolean":
         shown = {True: "Y/n", False: "y/N", None: "y/N" if is_required else "y/n"}
@@ -340,7 +337,7 @@ def _hint(field: Field, is_required: bool) -> str:
         hints = [f"1-{len(choices)}" + (", several as 1, 2" if _is_several(field) else "")]
     else:
         hints = [" | ".join(map(str, choices)) or str(field.get("type", ""))]
-    hints.append(bounds_of(field))
+    hints += (words for words, _ in _rules(field))
     if "default" in field:
         default = field["default"]
         is_known = isinstance(default, Hashable) and default in choices
@@ -370,8 +367,9 @@ def _is_several(field: Field) -> bool:
 def _parse_answer(text: str, field: Field) -> Any:
     """The answer that is meant, within its bounds. Raises UnclearAnswer."""
     value = _value(text, field)
-    if (problem := find_bound_problem(value, field)) is not None:
-        raise UnclearAnswer(f"type {problem}")
+    for words, is_met in _rules(field):
+        if not is_met(value):
+            raise UnclearAnswer(f"type {words}")
     return value
 
 
@@ -453,17 +451,15 @@ def _field_problem(field: Any) -> str | None:
             return "has items that are not an object"
     for member in ("oneOf", "anyOf"):
         options = one.get(member)
-        if options is not None and not (is_array(options) and all(map(_is_option, options))):
+        if options is not None and not (
+            is_array(options) and all(is_object(option) and _is_plain(option.get("const")) for option in options)
+        ):
             return f"has a {member} that is not a list of choices"
     for member in ("enum", "enumNames"):
         values = one.get(member)
         if values is not None and not (is_array(values) and all(map(_is_plain, values))):
             return f"has an {member} that is not a list of plain values"
     return None
-
-
-def _is_option(option: Any) -> bool:
-    return is_object(option) and _is_plain(option.get("const"))
 
 
 def _is_plain(value: Any) -> bool:
@@ -482,17 +478,8 @@ FORMATS: Final[Mapping[str, tuple[str, re.Pattern[str]]]] = {
 """Format → what to type, and roughly what that looks like: the server looks closely."""
 
 
-def bounds_of(field: Field) -> str:
-    """What an answer must keep to, in words: `1 to 10`, `at most 80 characters`. Empty if it may be anything."""
-    return ", ".join(words for words, _ in _rules(field))
-
-
-def find_bound_problem(value: Any, field: Field) -> str | None:
-    """What to type instead of a value that is out of bounds; None if it is fine."""
-    return next((words for words, fits in _rules(field) if not fits(value)), None)
-
-
 def _rules(field: Field) -> list[tuple[str, Callable[[Any], bool]]]:
+    """What an answer must keep to, in words (`1 to 10`, `at most 80 characters`), each with whether a value does."""
     kind = field.get("type")
     if kind in ("integer", "number"):
         return _number(field)

@@ -5,6 +5,7 @@ A *source* gives snapshots: what a server or kernel says of itself at one moment
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
@@ -131,56 +133,39 @@ MAY_NOT_READ: Final = "this token may not read its metrics: it needs the scope m
 def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> Source:
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
-        return _KernelSource(locate_kernel(target), options.pid)
+        return partial(asyncio.to_thread, _look_at_kernel, locate_kernel(target), options.pid)
     if (scheme := urlsplit(target).scheme) in SCHEMES:
         return _ServerSource(target, options, stack)
     if scheme == "unix":
-        return _UnixSource(target, options)
+        return partial(asyncio.to_thread, _look_at_socket, target, options)
     raise UsageError(
         f"top cannot look at {target!r}",
         fix="name an address, http://127.0.0.1:8000/mcp, ws://… or unix:/path, or the mgp.toml of a kernel",
     )
 
 
-class _KernelSource:
-    def __init__(self, config: Path, pid: int | None) -> None:
-        self._config, self._pid = config, pid
-
-    async def __call__(self) -> TopSnapshot:
-        import asyncio
-
-        return await asyncio.to_thread(self._look)
-
-    def _look(self) -> TopSnapshot:
-        (status,) = ask_kernel(self._config, {"verb": "status"}, self._pid)
-        rows = list(ask_kernel(self._config, {"verb": "ps"}, self._pid))
-        facts = {name: status.get(name) for name in ("pid", "servers", "connected", "tools")}
-        return TopSnapshot(time.monotonic(), f"kernel {status.get('name', '')}".strip(), facts, servers=rows)
+def _look_at_kernel(config: Path, pid: int | None) -> TopSnapshot:
+    (status,) = ask_kernel(config, {"verb": "status"}, pid)
+    rows = list(ask_kernel(config, {"verb": "ps"}, pid))
+    facts = {name: status.get(name) for name in ("pid", "servers", "connected", "tools")}
+    return TopSnapshot(time.monotonic(), f"kernel {status.get('name', '')}".strip(), facts, servers=rows)
 
 
-class _UnixSource:
-    """Reads the reports of a server on a Unix socket. It opens no conversation."""
+def _look_at_socket(address: str, options: Namespace) -> TopSnapshot:
+    """What a server on a Unix socket reports. No conversation is opened."""
+    path, headers = address.partition(":")[2], headers_of(options.header)
+    if options.token is not None:
+        headers["authorization"] = f"Bearer {options.token}"
+    facts = {"status": "ready" if get(path, "/readyz", headers)[0] == OK else "not ready"}
+    return _make_server_snapshot(address, facts, *get(path, "/metrics", headers))
 
-    def __init__(self, address: str, options: Namespace) -> None:
-        self._address, self._options = address, options
 
-    async def __call__(self) -> TopSnapshot:
-        import asyncio
-
-        return await asyncio.to_thread(self._look)
-
-    def _look(self) -> TopSnapshot:
-
-        path, headers = self._address.partition(":")[2], headers_of(self._options.header)
-        if self._options.token is not None:
-            headers["authorization"] = f"Bearer {self._options.token}"
-        facts: dict[str, Any] = {"status": "ready" if get(path, "/readyz", headers)[0] == OK else "not ready"}
-        status, text = get(path, "/metrics", headers)
-        if status != OK:
-            note = MAY_NOT_READ if status == FORBIDDEN else NO_METRICS
-            return TopSnapshot(time.monotonic(), self._address, facts, note=note)
-        tools, gauges = read_metrics(text)
-        return TopSnapshot(time.monotonic(), self._address, {**facts, **gauges}, tools, workers=read_workers(text))
+def _make_server_snapshot(name: str, facts: Mapping[str, Any], status: int, metrics: str) -> TopSnapshot:
+    """Facts and metrics of a server. `status` is what HTTP answered to the question for the metrics."""
+    if status != OK:
+        return TopSnapshot(time.monotonic(), name, facts, note=MAY_NOT_READ if status == FORBIDDEN else NO_METRICS)
+    tools, gauges = read_metrics(metrics)
+    return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools, workers=read_workers(metrics))
 
 
 class _ServerSource:
@@ -192,20 +177,12 @@ class _ServerSource:
         self._tells_health = True
 
     async def __call__(self) -> TopSnapshot:
-        client = await self._ensure_client()
-        facts = await self._health(client)
-        status, text = await self._metrics()
-        name = str(client.server_info.get("name") or self._address)
-        if status != OK:
-            return TopSnapshot(time.monotonic(), name, facts, note=MAY_NOT_READ if status == FORBIDDEN else NO_METRICS)
-        tools, gauges = read_metrics(text)
-        return TopSnapshot(time.monotonic(), name, {**facts, **gauges}, tools, workers=read_workers(text))
-
-    async def _ensure_client(self) -> Client:
         if self._client is None:
             opening = connect(ServerTarget(address=self._address), self._options, offer=LISTING_OFFER)
             self._client = await self._stack.enter_async_context(opening)
-        return self._client
+        facts = await self._health(self._client)
+        status, text = await asyncio.to_thread(self._fetch_metrics)
+        return _make_server_snapshot(str(self._client.server_info.get("name") or self._address), facts, status, text)
 
     async def _health(self, client: Client) -> dict[str, Any]:
         if not self._tells_health:
@@ -217,25 +194,16 @@ class _ServerSource:
         except PeerError:
             self._tells_health = False
             return {}
-        resources: dict[str, Any] = said.get("resources") or {}
-        return {
-            name: value
-            for name, value in (
-                ("status", said.get("status")),
-                ("uptime_secs", said.get("uptime_secs")),
-                ("tools", said.get("tools_total")),
-                ("memory_bytes", resources.get("memory_bytes")),
-            )
-            if value is not None
+        facts = {
+            "status": said.get("status"),
+            "uptime_secs": said.get("uptime_secs"),
+            "tools": said.get("tools_total"),
+            "memory_bytes": (said.get("resources") or {}).get("memory_bytes"),
         }
+        return {name: value for name, value in facts.items() if value is not None}
 
-    async def _metrics(self) -> tuple[int, str]:
+    def _fetch_metrics(self) -> tuple[int, str]:
         """The status and the text of the metrics. The status is 0 if nothing answers."""
-        import asyncio
-
-        return await asyncio.to_thread(self._fetch)
-
-    def _fetch(self) -> tuple[int, str]:
         from http.client import HTTPException
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
@@ -318,7 +286,10 @@ def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
         found = SAMPLE.fullmatch(line)
         if line.startswith("#") or found is None:
             continue
-        labels = {each["name"]: _unescape_label(each["value"]) for each in LABEL.finditer(found["labels"] or "")}
+        labels = {
+            each["name"]: ESCAPED.sub(lambda escaped: "\n" if escaped[1] == "n" else escaped[1], each["value"])
+            for each in LABEL.finditer(found["labels"] or "")
+        }
         try:
             value = float(found["value"])
         except ValueError:
@@ -365,10 +336,6 @@ def read_workers(text: str) -> dict[str, WorkerFigures]:
             figures[OF_WORKERS[name]] = figures.get(OF_WORKERS[name], 0) + value
     order = sorted(found, key=lambda number: (len(number), number))
     return {number: WorkerFigures(**found[number]) for number in order}
-
-
-def _unescape_label(text: str) -> str:
-    return ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 from defserve.cli.exits import complain
-from defserve.cli.parser import CommandParser, positive, run_action
+from defserve.cli.parser import JSON_LINES, RESULT_AS_JSON, Argument, CommandParser, positive, run_action
 from defserve.cli.screen import problem_lines, show, show_stderr
 from defserve.cli.screen_blocks import Data, Line, Table, format_count
 from defserve.core.json_values import is_object
@@ -38,6 +38,8 @@ Exits with 0 if the log is intact, 1 if it is broken, 2 if it could not be check
 SHOW_ABOUT: Final = "Show the events of an audit log, oldest first. The log is not checked; `verify` does that."
 KEY_HELP: Final = f"the key the log was written with (default: ${VARIABLE}, then ~/.config/defserve/audit.key)"
 
+ANCHOR_HELP: Final = "where the log's heads are kept elsewhere: a file, or the address of a store; repeatable"
+
 COLUMNS: Final = ("seq", "time", "type", "result", "actor", "target", "trace")
 
 
@@ -49,7 +51,15 @@ def main(argv: list[str]) -> int:
 def verify_log(argv: list[str]) -> int:
     """`defserve audit verify`."""
     try:
-        options = _verify_options(argv)
+        parser = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES)
+        options = parser.parse_options(
+            argv,
+            Argument("file", metavar="FILE", help="the audit log"),
+            Argument("--key-file", metavar="FILE", help=KEY_HELP),
+            Argument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)"),
+            Argument("--anchor", metavar="ANCHOR", action="append", default=[], help=ANCHOR_HELP),
+            RESULT_AS_JSON,
+        )
         if not options.anchor:
             _open_log(options.file).close()
         key = audit_key(options.key_file)
@@ -58,27 +68,8 @@ def verify_log(argv: list[str]) -> int:
         return UNKNOWN if stop.code else INTACT
     except UsageError as error:
         return complain(str(error), UNKNOWN)
-    if options.json:
-        show(Data({"file": options.file, **report._asdict()}))
-    else:
-        show(*page(report))
+    show(*([Data({"file": options.file, **report._asdict()})] if options.json else page(report)))
     return INTACT if report.ok else BROKEN
-
-
-def _verify_options(argv: list[str]) -> Namespace:
-    parser = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES)
-    parser.add_argument("file", metavar="FILE", help="the audit log")
-    parser.add_argument("--key-file", metavar="FILE", help=KEY_HELP)
-    parser.add_argument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)")
-    parser.add_argument(
-        "--anchor",
-        metavar="ANCHOR",
-        action="append",
-        default=[],
-        help="where the log's heads are kept elsewhere: a file, or the address of a store; repeatable",
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser.parse_args(argv)
 
 
 def page(report: AuditReport) -> Iterator[Line]:
@@ -103,12 +94,14 @@ def page(report: AuditReport) -> Iterator[Line]:
 def show_log(argv: list[str]) -> int:
     """`defserve audit show`."""
     parser = CommandParser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES)
-    parser.add_argument("file", metavar="FILE", help="the audit log")
-    parser.add_argument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable")
-    parser.add_argument("--trace", metavar="ID", help="only events of this trace")
-    parser.add_argument("--last", metavar="N", type=positive, help="only the newest N of them")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("file", metavar="FILE", help="the audit log"),
+        Argument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable"),
+        Argument("--trace", metavar="ID", help="only events of this trace"),
+        Argument("--last", metavar="N", type=positive, help="only the newest N of them"),
+        JSON_LINES,
+    )
     with _open_log(options.file) as file:
         bad: list[int] = []
         records = deque((record for record in _records(file, bad) if _is_wanted(record, options)), options.last)

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 from defserve.cli.content import content_page, is_content, media_of, object_example, signature
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import Argument, CommandParser, flag
 from defserve.cli.progress import Working
 from defserve.cli.screen import show, show_stderr
 from defserve.cli.screen_blocks import Block, Data, Written
@@ -61,26 +61,28 @@ ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    before = _as_arguments(before)
     parser = CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
-    parser.add_argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP)
-    parser.add_argument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same")
-    parser.add_argument(
-        "--validate", action="store_true", help="only check whether the tool would accept the arguments"
+    options = read_options(
+        parser,
+        _as_arguments(before),
+        "call",
+        "tool",
+        Argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP),
+        Argument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same"),
+        flag("--validate", help="only check whether the tool would accept the arguments"),
+        flag("--yes", "-y", help="say yes to everything that needs confirmation"),
+        Argument(
+            "--answer",
+            action="append",
+            default=[],
+            type=answer_of,
+            metavar="JSON",
+            help="the answer to a question of the tool, as JSON: an object, or the value of its only field; "
+            "repeatable, in the order of the questions",
+        ),
+        flag("--json", help="print the tool's value as JSON, text too"),
+        flag("--raw", help="print the whole result as JSON"),
     )
-    parser.add_argument("--yes", "-y", action="store_true", help="say yes to everything that needs confirmation")
-    parser.add_argument(
-        "--answer",
-        action="append",
-        default=[],
-        type=answer_of,
-        metavar="JSON",
-        help="the answer to a question of the tool, as JSON: an object, or the value of its only field; repeatable, "
-        "in the order of the questions",
-    )
-    parser.add_argument("--json", action="store_true", help="print the tool's value as JSON, text too")
-    parser.add_argument("--raw", action="store_true", help="print the whole result as JSON")
-    options = read_options(parser, before, "call", "tool")
     words: list[str] = options.words
     with quiet():
         target = resolve_named(words, options.module, command)

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from defserve.cli.content import WHEN, writing
 from defserve.cli.exits import complain, format_located_error
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser, flag
 from defserve.cli.progress import ASKING, Working
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Data, Line, format_count
 from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
-from defserve.cli.target_connection import add_connection_options
+from defserve.cli.target_connection import CONNECTION_OPTIONS
 from defserve.cli.target_listing import target_listing
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.protocols.mgp.security import UnguardedParameter
@@ -58,17 +58,20 @@ def run_check(argv: list[str]) -> int:
 
 def _main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    options = _parser().parse_args(before)
+    parser = CommandParser("defserve check", ABOUT, EXAMPLES)
+    options = parser.parse_options(
+        before,
+        Argument("target", nargs="*", help=TARGET_HELP),
+        flag("--strict", help="warnings count as errors, for CI"),
+        Argument("--ignore", action="append", default=[], metavar="RULE", help="skip a rule; repeatable"),
+        Argument("--calls", metavar="FILE", help="also check calls against the tools: one JSON object per line"),
+        flag("--rules", help="show the rules"),
+        RESULT_AS_JSON,
+        *CONNECTION_OPTIONS,
+    )
     if options.rules:
-        if options.json:
-            show(Data({name: {"level": rule.level, "about": rule.about} for name, rule in RULES.items()}))
-            return CLEAN
-        show(
-            *(
-                Line((f"{name:30}", "title"), " ", (f"{rule.level:8}", LEVELS[rule.level]), f" {rule.about}", hang=40)
-                for name, rule in RULES.items()
-            )
-        )
+        shown = [Data({name: {"level": rule.level, "about": rule.about} for name, rule in RULES.items()})]
+        show(*(shown if options.json else _rules_page()))
         return CLEAN
     ignored = _parse_ignored_rules(options.ignore)
     with quiet(), warnings.catch_warnings(), Working(ASKING):
@@ -84,16 +87,9 @@ def _main(argv: list[str]) -> int:
     return FOUND if any(options.strict or complaint.level == "error" for complaint in made) else CLEAN
 
 
-def _parser() -> CommandParser:
-    parser = CommandParser("defserve check", ABOUT, EXAMPLES)
-    parser.add_argument("target", nargs="*", help=TARGET_HELP)
-    parser.add_argument("--strict", action="store_true", help="warnings count as errors, for CI")
-    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help="skip a rule; repeatable")
-    parser.add_argument("--calls", metavar="FILE", help="also check calls against the tools: one JSON object per line")
-    parser.add_argument("--rules", action="store_true", help="show the rules")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_connection_options(parser)
-    return parser
+def _rules_page() -> Iterator[Line]:
+    for name, rule in RULES.items():
+        yield Line((f"{name:30}", "title"), " ", (f"{rule.level:8}", LEVELS[rule.level]), f" {rule.about}", hang=40)
 
 
 def _parse_ignored_rules(given: list[str]) -> set[str]:
@@ -179,15 +175,21 @@ EXPORT_EXAMPLES: Final = """  defserve export server.py --format catalog -o tool
 def run_export(argv: list[str]) -> int:
     before, command = split_command(argv)
     parser = CommandParser("defserve export", EXPORT_ABOUT, EXPORT_EXAMPLES)
-    parser.add_argument("target", nargs="*", help=TARGET_HELP)
-    parser.add_argument("--format", choices=FORMATS, required=True, help="which document")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output")
-    parser.add_argument("--author", default="", help="catalog: the author of tools that name none")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME", help="mgp: a variable that the server needs; repeatable"
+    options = parser.parse_options(
+        before,
+        Argument("target", nargs="*", help=TARGET_HELP),
+        Argument("--format", choices=FORMATS, required=True, help="which document"),
+        Argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output"),
+        Argument("--author", default="", help="catalog: the author of tools that name none"),
+        Argument(
+            "--env",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="mgp: a variable that the server needs; repeatable",
+        ),
+        *CONNECTION_OPTIONS,
     )
-    add_connection_options(parser)
-    options = parser.parse_args(before)
     words: list[str] = options.target
     start = ["defserve", "run", *(["-m", options.module] if options.module else words[:1])]
     with quiet(), Working(ASKING):

@@ -10,12 +10,12 @@ import argparse
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from defserve.cli.parser import DESCRIBE, CommandParser, ParserDescription
+from defserve.cli.parser import AS_JSON, DESCRIBE, Argument, CommandParser, ParserDescription
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Data, Line
 from defserve.version import VERSION
@@ -30,8 +30,7 @@ EXAMPLES: Final = """  defserve completion bash > ~/.local/share/bash-completion
 def run_completion(argv: list[str], table: CommandTable = MappingProxyType({})) -> int:
     """`table` holds the commands to complete; the caller gives it, because it names this command too."""
     parser = CommandParser("defserve completion", ABOUT, EXAMPLES)
-    parser.add_argument("shell", choices=SHELLS, help="which shell")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(argv, Argument("shell", choices=SHELLS, help="which shell"))
     print("\n".join(SHELLS[options.shell](list(commands(table)))))
     return 0
 
@@ -111,30 +110,32 @@ def _command(words: tuple[str, ...], about: str, parser: argparse.ArgumentParser
 # -- The completion scripts of bash, zsh and fish, written from the command tree.
 
 
-def bash(known: list[CommandInfo]) -> Iterator[str]:
+def bash(known: list[CommandInfo]) -> list[str]:
     """The script looks at the first words of the command line and offers the words that may follow, or files."""
     names = [command.words[0] for command in known if len(command.words) == 1]
-    yield "# bash completion of defserve; made by: defserve completion bash"
-    yield "_defserve() {"
-    yield '    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}"'
-    yield '    local first="${COMP_WORDS[1]}" second="${COMP_WORDS[2]}" words="" files="yes"'
-    yield "    if (( COMP_CWORD == 1 )); then"
-    yield f'        words="{" ".join(names)} --help --version"; files=""'
-    yield '    else case "$first $second" in'
+    rows: list[str] = []
     # The row of an action comes before that of its command.
     for command in sorted(known, key=lambda command: -len(command.words)):
-        yield f"        {_pattern(command)})"
-        yield from (f"            {line}" for line in _bash_command(command))
-        yield "            ;;"
-    yield "    esac; fi"
-    yield '    COMPREPLY=($(compgen -W "$words" -- "$cur"))'
-    yield '    if [[ -n "$files" && "$cur" != -* ]]; then COMPREPLY+=($(compgen -f -- "$cur")); fi'
-    yield "}"
-    yield "complete -o filenames -F _defserve defserve"
+        lines = (f"            {line}" for line in _bash_command(command))
+        rows += [f"        {_pattern(command)})", *lines, "            ;;"]
+    return [
+        "# bash completion of defserve; made by: defserve completion bash",
+        "_defserve() {",
+        '    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}"',
+        '    local first="${COMP_WORDS[1]}" second="${COMP_WORDS[2]}" words="" files="yes"',
+        "    if (( COMP_CWORD == 1 )); then",
+        f'        words="{" ".join(names)} --help --version"; files=""',
+        '    else case "$first $second" in',
+        *rows,
+        "    esac; fi",
+        '    COMPREPLY=($(compgen -W "$words" -- "$cur"))',
+        '    if [[ -n "$files" && "$cur" != -* ]]; then COMPREPLY+=($(compgen -f -- "$cur")); fi',
+        "}",
+        "complete -o filenames -F _defserve defserve",
+    ]
 
 
 def _bash_command(command: CommandInfo) -> Iterator[str]:
-    depth = len(command.words)
     flags = " ".join(flag for option in command.options for flag in option.flags)
     yield 'case "$prev" in'
     for option in command.options:
@@ -144,7 +145,7 @@ def _bash_command(command: CommandInfo) -> Iterator[str]:
             yield f"    {'|'.join(option.flags)}) ;;"
     yield f'    *) words="{flags}"'
     if command.choices:
-        yield f"       if (( COMP_CWORD == {depth + 1} )); then"
+        yield f"       if (( COMP_CWORD == {len(command.words) + 1} )); then"
         yield f'           words="$words {" ".join(command.choices)}"; files=""'
         yield "       fi"
     elif not command.takes_words:
@@ -153,37 +154,39 @@ def _bash_command(command: CommandInfo) -> Iterator[str]:
     yield "esac"
 
 
-def zsh(known: list[CommandInfo]) -> Iterator[str]:
-    yield "#compdef defserve"
-    yield "# zsh completion of defserve; made by: defserve completion zsh"
-    yield "_defserve() {"
-    yield "    local -a commands; commands=("
-    yield from (f"        {_quote_text(f'{_plain(c.words[0])}:{_plain(c.about)}')}" for c in known if len(c.words) == 1)
-    yield "    )"
-    yield "    if (( CURRENT == 2 )); then _describe command commands; return; fi"
-    yield '    case "$words[2] $words[3]" in'
+def zsh(known: list[CommandInfo]) -> list[str]:
+    names = [_quote_text(f"{_plain(c.words[0])}:{_plain(c.about)}") for c in known if len(c.words) == 1]
+    rows: list[str] = []
     for command in sorted(known, key=lambda command: -len(command.words)):
         depth = len(command.words)
-        yield f"        {_pattern(command)})"
-        yield f"            shift {depth} words; (( CURRENT -= {depth} ))"
-        rows = [*_zsh_options(command), *_zsh_words(command)]
-        yield "            _arguments -S " + " ".join(f"\\\n                {row}" for row in rows)
-        yield "            ;;"
-    yield "    esac"
-    yield "}"
-    # Loaded from fpath, this is the body of the function; sourced, it registers itself.
-    yield 'if [[ "$funcstack[1]" == "_defserve" ]]; then _defserve "$@"; else compdef _defserve defserve; fi'
+        rows += [
+            f"        {_pattern(command)})",
+            f"            shift {depth} words; (( CURRENT -= {depth} ))",
+            "            _arguments -S " + " ".join(f"\\\n                {row}" for row in _zsh_arguments(command)),
+            "            ;;",
+        ]
+    return [
+        "#compdef defserve",
+        "# zsh completion of defserve; made by: defserve completion zsh",
+        "_defserve() {",
+        "    local -a commands; commands=(",
+        *(f"        {name}" for name in names),
+        "    )",
+        "    if (( CURRENT == 2 )); then _describe command commands; return; fi",
+        '    case "$words[2] $words[3]" in',
+        *rows,
+        "    esac",
+        "}",
+        # Loaded from fpath, this is the body of the function; sourced, it registers itself.
+        'if [[ "$funcstack[1]" == "_defserve" ]]; then _defserve "$@"; else compdef _defserve defserve; fi',
+    ]
 
 
-def _zsh_options(command: CommandInfo) -> Iterator[str]:
+def _zsh_arguments(command: CommandInfo) -> Iterator[str]:
     for option in command.options:
-        for flag in option.flags:
-            values = f"({' '.join(option.choices)})" if option.choices else "_files"
-            value = f":value:{values}" if option.takes else ""
-            yield _quote_text(f"*{flag}[{_plain(option.about)}]{value}")
-
-
-def _zsh_words(command: CommandInfo) -> Iterator[str]:
+        values = f"({' '.join(option.choices)})" if option.choices else "_files"
+        value = f":value:{values}" if option.takes else ""
+        yield from (_quote_text(f"*{flag}[{_plain(option.about)}]{value}") for flag in option.flags)
     if command.choices:
         yield _quote_text(f"1:what:({' '.join(command.choices)})")
     if command.takes_words:
@@ -226,7 +229,7 @@ def _plain(text: str) -> str:
     return re.sub(r"[:\[\]\\`$]", "", text)
 
 
-SHELLS: Final[dict[str, Callable[[list[CommandInfo]], Iterator[str]]]] = {"bash": bash, "zsh": zsh, "fish": fish}
+SHELLS: Final[dict[str, Callable[[list[CommandInfo]], Iterable[str]]]] = {"bash": bash, "zsh": zsh, "fish": fish}
 
 
 # -- `defserve version`: show the versions of defserve and Python.
@@ -239,8 +242,7 @@ VERSION_EXAMPLES: Final = """  defserve version
 
 def run_version(argv: list[str]) -> int:
     parser = CommandParser("defserve version", "Show the version of defserve and of Python.", VERSION_EXAMPLES)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(argv, AS_JSON)
     about = {
         "defserve": VERSION,
         "python": platform.python_version(),
@@ -248,13 +250,6 @@ def run_version(argv: list[str]) -> int:
         "platform": f"{sys.platform} {platform.machine()}",
         "executable": sys.executable,
     }
-    if options.json:
-        show(Data(about))
-    else:
-        show(
-            Line(
-                (f"defserve {VERSION}", "heading"),
-                f", {about['implementation']} {about['python']} on {about['platform']}",
-            )
-        )
+    running = f", {about['implementation']} {about['python']} on {about['platform']}"
+    show(Data(about) if options.json else Line((f"defserve {VERSION}", "heading"), running))
     return 0

@@ -8,11 +8,12 @@ import socket
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from defserve.cli.exits import complain
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import AS_JSON, Argument, CommandParser
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import STATES, Data, Line, format_count
 from defserve.core.json_values import is_object
@@ -81,11 +82,13 @@ def main(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve doctor", "Show what is installed and what is missing. Exits with 1 if something is broken.", EXAMPLES
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})")
-    parser.add_argument("--auth", metavar="URL", help="check how clients sign in at this server instead")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})"),
+        Argument("--auth", metavar="URL", help="check how clients sign in at this server instead"),
+        AS_JSON,
+        Argument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off"),
+    )
     if options.target:
         try:
             found = list(_feature_sets(options.target))
@@ -93,10 +96,7 @@ def main(argv: list[str]) -> int:
             return complain(str(error), 1)
     else:
         found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
-    if options.json:
-        show(Data([finding._asdict() for finding in found]))
-    else:
-        show(*page(found))
+    show(*([Data([finding._asdict() for finding in found])] if options.json else page(found)))
     return int(any(finding.state == "broken" for finding in found))
 
 
@@ -132,14 +132,8 @@ def _feature_sets(words: list[str]) -> Iterator[DoctorFinding]:
 
 
 def findings(port: int) -> Iterator[DoctorFinding]:
-    yield from _python()
-    yield from _extras()
-    yield from _fast_path()
-    yield from _sandbox()
-    yield from _commands()
-    yield from _clients()
-    yield _port(port)
-    yield _namespace()
+    groups = (_python(), _extras(), _fast_path(), _sandbox(), _commands(), _clients())
+    return chain(*groups, (_port(port), _namespace()))
 
 
 def page(found: list[DoctorFinding]) -> Iterator[Line]:

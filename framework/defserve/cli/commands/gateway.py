@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.cli.content import refuse_json, show_checked
 from defserve.cli.exits import INTERRUPTED
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import Argument, CommandParser, flag
 from defserve.errors import UsageError
 from defserve.serve.address import SECURE, Address
 from defserve.serve.sockets import bind_sockets
@@ -38,16 +38,16 @@ def main(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve gateway", "Run a gateway, where participants meet in topics, until it is interrupted.", EXAMPLES
     )
-    parser.add_argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… (default: {ON})")
-    parser.add_argument("--config", metavar="FILE", required=True, help="who may join, and what they may send (TOML)")
-    parser.add_argument("--check", action="store_true", help="only check the file")
-    parser.add_argument("--json", action="store_true", help="with --check: print JSON")
-    parser.add_argument(
-        "--log", action="store_true", help="log to stderr who joins and leaves, one JSON object per line"
+    options = parser.parse_options(
+        argv,
+        Argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… (default: {ON})"),
+        Argument("--config", metavar="FILE", required=True, help="who may join, and what they may send (TOML)"),
+        flag("--check", help="only check the file"),
+        flag("--json", help="with --check: print JSON"),
+        flag("--log", help="log to stderr who joins and leaves, one JSON object per line"),
+        Argument("--certfile", metavar="FILE", help="certificate for wss://"),
+        Argument("--keyfile", metavar="FILE", help="its key, if it is in another file"),
     )
-    parser.add_argument("--certfile", metavar="FILE", help="certificate for wss://")
-    parser.add_argument("--keyfile", metavar="FILE", help="its key, if it is in another file")
-    options = parser.parse_args(argv)
     from defserve.gateway.config import load
 
     if options.json:

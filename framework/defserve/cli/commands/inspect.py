@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from defserve.cli.content import WHEN, first_line, item_lines
-from defserve.cli.parser import CommandParser, add_web_options
+from defserve.cli.parser import WEB_OPTIONS, Argument, CommandParser, flag
 from defserve.cli.progress import ASKING, Working
 from defserve.cli.screen import show, show_stderr
 from defserve.cli.screen_blocks import Block, Data, Line
 from defserve.cli.target import COMMAND, TARGET_HELP, WAYS, ServerTarget, quiet, resolve_only, split_command
-from defserve.cli.target_connection import add_connection_options, connect
+from defserve.cli.target_connection import CONNECTION_OPTIONS, connect
 from defserve.cli.target_listing import (
     KINDS,
     danger,
@@ -47,13 +47,13 @@ def run_inspect(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve inspect", "Show a server at a glance: what it speaks, offers, may do and costs.", EXAMPLES
     )
-    parser.add_argument("target", nargs="*", help=TARGET_HELP)
-    parser.add_argument(
-        "--json", action="store_true", help="print what goes over the wire: the initialize result and the lists"
+    options = parser.parse_options(
+        before,
+        Argument("target", nargs="*", help=TARGET_HELP),
+        flag("--json", help="print what goes over the wire: the initialize result and the lists"),
+        *CONNECTION_OPTIONS,
+        *WEB_OPTIONS,
     )
-    add_connection_options(parser)
-    add_web_options(parser)
-    options = parser.parse_args(before)
     words = words_of(options.target, options.module, command)
     with quiet(), Working(ASKING):
         target = resolve_only(options.target, options.module, command)
@@ -176,10 +176,12 @@ ALONE: Final = "or nothing, for the names you can use (if there are none: the se
 def run_list(argv: list[str]) -> int:
     before, command = split_command(argv)
     parser = CommandParser("defserve list", "Show the tools, resources and prompts of a server.", LIST_EXAMPLES)
-    parser.add_argument("target", nargs="*", help=f"{WAYS}; {ALONE}, or with {COMMAND}")
-    parser.add_argument("--json", action="store_true", help="print the server's answers as JSON")
-    add_connection_options(parser)
-    options = parser.parse_args(before)
+    options = parser.parse_options(
+        before,
+        Argument("target", nargs="*", help=f"{WAYS}; {ALONE}, or with {COMMAND}"),
+        flag("--json", help="print the server's answers as JSON"),
+        *CONNECTION_OPTIONS,
+    )
     words: list[str] = options.target
     if not (words or options.module or command) and (
         servers := [*find_installed_servers(), *_list_configured_servers()]

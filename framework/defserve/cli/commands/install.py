@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.local_token import local_address, with_local_key
-from defserve.cli.parser import CommandParser, token
+from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser, flag, token
 from defserve.cli.screen import show, show_stderr
 from defserve.cli.screen_blocks import Data, Diff
 from defserve.cli.target import (
@@ -46,22 +46,29 @@ PATIENCE: Final = 5.0
 def run_install(argv: list[str]) -> int:
     before, command = split_command(argv)
     parser = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
-    parser.add_argument("target", nargs="?", help=TARGET_HELP)
-    parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
-    add_client_options(parser)
-    parser.add_argument("--name", help="what the client calls the server (default: its own name)")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="K=V", help="an environment variable for it; repeatable"
+    options = parser.parse_options(
+        before,
+        Argument("target", nargs="?", help=TARGET_HELP),
+        Argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
+        *CLIENT_OPTIONS,
+        Argument("--name", help="what the client calls the server (default: its own name)"),
+        Argument(
+            "--env", action="append", default=[], metavar="K=V", help="an environment variable for it; repeatable"
+        ),
+        Argument(
+            "-H",
+            "--header",
+            action="append",
+            default=[],
+            metavar="NAME:VALUE",
+            help="a header for a server at an address",
+        ),
+        Argument(
+            "--token",
+            type=token,
+            help="a bearer token for a server at an address, or @FILE that holds it; it is written into the settings",
+        ),
     )
-    parser.add_argument(
-        "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
-    )
-    parser.add_argument(
-        "--token",
-        type=token,
-        help="a bearer token for a server at an address, or @FILE that holds it; it is written into the settings",
-    )
-    options = parser.parse_args(before)
     if options.name is not None:
         check_server_name(options.name)
     if not (options.target or options.module or command):
@@ -79,11 +86,12 @@ def run_install(argv: list[str]) -> int:
     return report.finish(edit, f"{name} is in {path}", f"{known.title}: {known.then}")
 
 
-def add_client_options(parser: CommandParser) -> None:
-    parser.add_argument("--client", choices=CLIENTS, default=DEFAULT, help=f"which client (default: {DEFAULT})")
-    parser.add_argument("--scope", choices=SCOPES, help="settings of the user, or of the project in the current folder")
-    parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+CLIENT_OPTIONS: Final = (
+    Argument("--client", choices=CLIENTS, default=DEFAULT, help=f"which client (default: {DEFAULT})"),
+    Argument("--scope", choices=SCOPES, help="settings of the user, or of the project in the current folder"),
+    flag("--dry-run", help="show the changes, but do not make them"),
+    RESULT_AS_JSON,
+)
 
 
 def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
@@ -193,9 +201,7 @@ def run_uninstall(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve uninstall", "Remove a server from the settings of an MCP client.", UNINSTALL_EXAMPLES
     )
-    parser.add_argument("name", help="what the client calls the server")
-    add_client_options(parser)
-    options = parser.parse_args(argv)
+    options = parser.parse_options(argv, Argument("name", help="what the client calls the server"), *CLIENT_OPTIONS)
     known = find_client(options.client)
     path = known.path(options.scope, Path.cwd())
     report = SettingsReport(options.name, path, options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.cli.content import refuse_json, show_checked
 from defserve.cli.exits import OK
 from defserve.cli.kernel_actions import CONFIG_HELP, list_words, run_verb
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import Argument, CommandParser, flag
 from defserve.cli.screen_blocks import format_count
 from defserve.kernel.control import locate_config
 from defserve.server.command_line import add_serving, serving
@@ -49,10 +49,12 @@ def main(argv: list[str]) -> int:
     actions = words | FILE_ACTIONS
     about = "\n".join(f"  {name:11} {text}" for name, text in actions.items())
     parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
-    parser.add_argument("action", nargs="?", choices=actions, help="operate a kernel that runs, or make a file")
-    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
-    parser.add_argument("--check", action="store_true", help="only check the file")
-    parser.add_argument("--json", action="store_true", help="with --check: print JSON")
+    parser.add_arguments(
+        Argument("action", nargs="?", choices=actions, help="operate a kernel that runs, or make a file"),
+        Argument("--config", metavar="FILE", help=CONFIG_HELP),
+        flag("--check", help="only check the file"),
+        flag("--json", help="with --check: print JSON"),
+    )
     add_serving(parser)
     parser.set_defaults(on=None)
     options = parser.parse_args(argv)
@@ -116,9 +118,11 @@ def import_settings(argv: list[str]) -> int:
         "Print an mgp.toml made from the settings of an MCP client. Secrets are left out.",
         "  defserve kernel import .mcp.json > mgp.toml\n  defserve kernel import claude-desktop > mgp.toml\n",
     )
-    parser.add_argument("source", metavar="SOURCE", help=f"a settings file, or a client: {', '.join(CLIENTS)}")
-    parser.add_argument("--scope", choices=SCOPES, help="which settings of the client")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("source", metavar="SOURCE", help=f"a settings file, or a client: {', '.join(CLIENTS)}"),
+        Argument("--scope", choices=SCOPES, help="which settings of the client"),
+    )
     made = convert_settings(client_settings(options.source, options.scope))
     print(made.text, end="")
     for name in made.left_out:

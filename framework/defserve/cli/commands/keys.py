@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO, TypeVar
 
 from defserve.auth.api_keys import ApiKey, ApiKeys, is_store
-from defserve.cli.parser import CommandParser, positive, run_action, seconds
+from defserve.cli.parser import AS_JSON, Argument, CommandParser, flag, positive, run_action, seconds
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Data, Part, Table
 from defserve.errors import UsageError
@@ -51,16 +51,18 @@ def main(argv: list[str]) -> int:
 def create(argv: list[str]) -> int:
     """`defserve keys create`. Only the key goes to stdout, so that scripts can read it."""
     parser = CommandParser("defserve keys create", "Make a key. It is shown once.", CREATE_EXAMPLES)
-    parser.add_argument("principal", help="who the key is for")
-    parser.add_argument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP)
-    parser.add_argument("--no-tools", action="store_true", help="it may call no tool, and is made all the same")
-    parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable")
-    parser.add_argument("--expires", type=seconds, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w")
-    parser.add_argument("--per-minute", type=positive, metavar="N", help="calls per minute, and the largest burst")
-    parser.add_argument("--per-hour", type=positive, metavar="N", help="calls per hour")
-    parser.add_argument("--out", metavar="FILE", help="write the key to a new file that only you can read")
-    _add_common(parser)
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("principal", help="who the key is for"),
+        Argument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP),
+        flag("--no-tools", help="it may call no tool, and is made all the same"),
+        Argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable"),
+        Argument("--expires", type=seconds, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w"),
+        Argument("--per-minute", type=positive, metavar="N", help="calls per minute, and the largest burst"),
+        Argument("--per-hour", type=positive, metavar="N", help="calls per hour"),
+        Argument("--out", metavar="FILE", help="write the key to a new file that only you can read"),
+        *STORE_OPTIONS,
+    )
     if not (options.allow or options.scope or options.no_tools):
         raise UsageError(
             "this key could not call any tool, so it is not made",
@@ -95,8 +97,7 @@ def show_keys(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve keys list", "Show all keys: who they are for and what they allow, not the secrets.", LIST_EXAMPLES
     )
-    _add_common(parser)
-    options = parser.parse_args(argv)
+    options = parser.parse_options(argv, *STORE_OPTIONS)
     keys = _on(options, ApiKeys.keys)
     if options.json:
         show(Data([_describe_key(key) for key in keys]))
@@ -108,9 +109,11 @@ def show_keys(argv: list[str]) -> int:
 def revoke(argv: list[str]) -> int:
     """`defserve keys revoke`."""
     parser = CommandParser("defserve keys revoke", "Revoke a key. It stops working at once.", REVOKE_EXAMPLES)
-    parser.add_argument("id", help="the id that `defserve keys list` shows: the part of the key before the dot")
-    _add_common(parser)
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("id", help="the id that `defserve keys list` shows: the part of the key before the dot"),
+        *STORE_OPTIONS,
+    )
     id = options.id.partition(".")[0]
     if not _on(options, lambda keys: keys.revoke(id)):
         raise UsageError(f"there is no key {id!r} in {options.store}", fix="run defserve keys list")
@@ -199,7 +202,8 @@ def _time(seconds: float | None) -> str | None:
     return None if seconds is None else strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(seconds))
 
 
-def _add_common(parser: CommandParser) -> None:
-    parser.add_argument("--store", default=STORE, metavar="STORE", help=STORE_HELP)
-    parser.add_argument("--server", metavar="NAME", help=SERVER_HELP)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+STORE_OPTIONS: Final = (
+    Argument("--store", default=STORE, metavar="STORE", help=STORE_HELP),
+    Argument("--server", metavar="NAME", help=SERVER_HELP),
+    AS_JSON,
+)

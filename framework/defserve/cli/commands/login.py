@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from defserve.auth.oauth import is_loopback
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import AS_JSON, Argument, CommandParser, flag
 from defserve.cli.screen import prompt_for, show, show_stderr
 from defserve.cli.screen_blocks import Block, Data, Line, Table
 from defserve.cli.target_connection import explain_http_errors
@@ -43,19 +43,21 @@ BARE: Final = re.compile(r"([\w.-]+)(:\d+)?/")
 
 def run_login(argv: list[str]) -> int:
     parser = CommandParser("defserve login", "Sign in to a server. Other commands then use the token.", EXAMPLES)
-    parser.add_argument("url", nargs="?", help="the address of the server: https://host/mcp")
-    parser.add_argument("--scope", action="append", default=[], metavar="SCOPE", help="ask for this scope; repeatable")
-    parser.add_argument(
-        "--client-id", metavar="ID", help="a client that you registered with the issuer, or the URL of its metadata"
+    options = parser.parse_options(
+        argv,
+        Argument("url", nargs="?", help="the address of the server: https://host/mcp"),
+        Argument("--scope", action="append", default=[], metavar="SCOPE", help="ask for this scope; repeatable"),
+        Argument(
+            "--client-id", metavar="ID", help="a client that you registered with the issuer, or the URL of its metadata"
+        ),
+        Argument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret"),
+        Argument("--issuer", metavar="URL", help="the issuer that the client was registered with"),
+        flag("--no-browser", help="open no browser: print the address, and read one"),
+        Argument("--port", type=_port, default=0, help="the local port to come back to (default: any)"),
+        flag("--list", help="show where you are signed in"),
+        flag("--status", help="show it, and ask the servers whether it still counts"),
+        AS_JSON,
     )
-    parser.add_argument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret")
-    parser.add_argument("--issuer", metavar="URL", help="the issuer that the client was registered with")
-    parser.add_argument("--no-browser", action="store_true", help="open no browser: print the address, and read one")
-    parser.add_argument("--port", type=_port, default=0, help="the local port to come back to (default: any)")
-    parser.add_argument("--list", action="store_true", help="show where you are signed in")
-    parser.add_argument("--status", action="store_true", help="show it, and ask the servers whether it still counts")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(argv)
     url: str | None = options.url
     if options.list or options.status:
         states = asyncio.run(all_states(url, is_asked=options.status))
@@ -115,9 +117,11 @@ def run_logout(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve logout", "End a sign-in: the tokens are revoked, and forgotten here.", LOGOUT_EXAMPLES
     )
-    parser.add_argument("url", nargs="?", help="the address of the server; needless if there is only one sign-in")
-    parser.add_argument("--all", action="store_true", help="end all sign-ins")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("url", nargs="?", help="the address of the server; needless if there is only one sign-in"),
+        flag("--all", help="end all sign-ins"),
+    )
     for url in _urls(options.url, is_all=options.all):
         problem = asyncio.run(sign_out(url))
         show(f"Signed out of {url}")

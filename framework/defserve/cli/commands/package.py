@@ -15,7 +15,7 @@ from typing import Final
 
 from defserve.cli.content import writing
 from defserve.cli.exits import complain
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser
 from defserve.cli.progress import Working
 from defserve.cli.screen import problem_lines, show, show_stderr
 from defserve.cli.screen_blocks import Data, Line
@@ -37,19 +37,12 @@ PROBLEMS: Final = 6
 
 def run_package(argv: list[str]) -> int:
     parser = CommandParser("defserve package", ABOUT, EXAMPLES)
-    add_package_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(argv, *PACKAGE_OPTIONS, RESULT_AS_JSON)
     with Working("Building") as work:
         package, _ = build_package(options, work)
     if options.json:
-        found = {
-            "name": package.wheel.name,
-            "version": package.wheel.version,
-            "files": list(map(str, package.files)),
-            "problems": package.problems,
-        }
-        show(Data(found))
+        about = {"name": package.wheel.name, "version": package.wheel.version}
+        show(Data({**about, "files": list(map(str, package.files)), "problems": package.problems}))
     else:
         show(Line((f"{package.wheel.name} {package.wheel.version}", "heading")))
         show(*(Line("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
@@ -58,18 +51,17 @@ def run_package(argv: list[str]) -> int:
     return report(package)
 
 
-def add_package_options(parser: CommandParser) -> None:
-    parser.add_argument(
-        "folder", nargs="?", default=".", metavar="DIR", help="the project (default: the current folder)"
-    )
-    parser.add_argument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)")
-    parser.add_argument(
+PACKAGE_OPTIONS: Final = (
+    Argument("folder", nargs="?", default=".", metavar="DIR", help="the project (default: the current folder)"),
+    Argument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)"),
+    Argument(
         "--allow",
         metavar="FILE",
         action="append",
         default=[],
         help="ship this file, or all that match this pattern, though it looks private; repeatable",
-    )
+    ),
+)
 
 
 def build_package(options: Namespace, work: Working) -> tuple[Package, Path]:
@@ -106,12 +98,11 @@ PUBLISH_EXAMPLES: Final = """  defserve publish
 
 def run_publish(argv: list[str]) -> int:
     parser = CommandParser("defserve publish", PUBLISH_ABOUT, PUBLISH_EXAMPLES)
-    add_package_options(parser)
+    parser.add_arguments(*PACKAGE_OPTIONS)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--dry-run", action="store_true", help="only show the commands (default)")
     choice.add_argument("--yes", action="store_true", help="run them")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(argv, RESULT_AS_JSON)
     if still := placeholders(Path(options.folder).resolve(), questions()):
         return complain(format_placeholder_warning(still), 1)
     with Working("Building") as work:
@@ -163,8 +154,7 @@ def run_test(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve test", "Run the tests of a project. Arguments after `--` go to pytest.", TEST_EXAMPLES
     )
-    parser.add_argument("project", nargs="?", default=".", help=PROJECT)
-    options = parser.parse_args(before)
+    options = parser.parse_options(before, Argument("project", nargs="?", default=".", help=PROJECT))
     if find_spec("pytest") is None:
         raise UsageError("pytest is not installed", fix=install_command("pytest"))
     root = project_of(Path(options.project))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from defserve.cli.content import WRITABLE, writing
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser, flag
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Block, Data, Diff, Line
 from defserve.errors import UsageError
 from defserve.tooling.migrate.migration import NOT_PYTHON, NOTHING_HERE, Migration, migrate_files
-from defserve.tooling.project_parts import KINDS, PartRequest, ProjectEdit, apply, locate, part_of, plan_edits
+from defserve.tooling.project_parts import KINDS, PartRequest, apply, locate, part_of, plan_edits
 from defserve.tooling.project_template import (
     DERIVED,
     CreatedProject,
@@ -52,8 +52,10 @@ def run_new(argv: list[str]) -> int:
     asked = questions()
     options = parse(argv, asked)
     given = collect_answers(options)
-    if not options.yes:
-        given = ask(asked, given) if sys.stdin.isatty() else require_name(given)
+    if not options.yes and sys.stdin.isatty():
+        given = ask(asked, given)
+    elif not options.yes and "project_name" not in given:
+        raise UsageError("no name is given, and there is no terminal to ask for it", fix="defserve new NAME --yes")
     with writing(WRITABLE):
         project = create(given, Path(options.output))
     if options.json:
@@ -70,15 +72,17 @@ def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
         "defserve new", "Create a project: a server, its tests, and what it takes to publish it.", EXAMPLES
     )
     parser.epilog = f"templates:\n{bodies}\n\n{parser.epilog}"
-    parser.add_argument("name", nargs="?", help="the same as --name")
     for option, (question, about) in OPTIONS.items():
         also = ("--license",) if option == "--licence" else ()
         choices = list(asked.choices(question)) or None
         parser.add_argument(option, *also, dest=question, choices=choices, metavar=option[2:].upper(), help=about)
-    parser.add_argument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)")
-    parser.add_argument("--yes", "-y", action="store_true", help="ask nothing; use the defaults")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser.parse_args(argv)
+    return parser.parse_options(
+        argv,
+        Argument("name", nargs="?", help="the same as --name"),
+        Argument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)"),
+        flag("--yes", "-y", help="ask nothing; use the defaults"),
+        RESULT_AS_JSON,
+    )
 
 
 def collect_answers(options: Namespace) -> dict[str, str]:
@@ -90,13 +94,6 @@ def collect_answers(options: Namespace) -> dict[str, str]:
     found = {question: getattr(options, question) for question, _ in OPTIONS.values()}
     found["project_name"] = options.name or options.project_name
     return {question: answer for question, answer in found.items() if answer is not None}
-
-
-def require_name(given: dict[str, str]) -> dict[str, str]:
-    """Without a terminal nobody can be asked, so a name must be given."""
-    if "project_name" not in given:
-        raise UsageError("no name is given, and there is no terminal to ask for it", fix="defserve new NAME --yes")
-    return given
 
 
 def ask(asked: TemplateQuestions, given: Mapping[str, str], read: Read = sys.stdin.readline) -> dict[str, str]:
@@ -191,18 +188,20 @@ ADD_EXAMPLES: Final = """  defserve add tool get_weather --description "The weat
 
 def run_add(argv: list[str]) -> int:
     parser = CommandParser("defserve add", "Add a part and its test to the server of a project.", ADD_EXAMPLES)
-    parser.add_argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument(
-        "name", metavar="NAME", help="the name of the function; for a feature set, words with dots between them"
+    options = parser.parse_options(
+        argv,
+        Argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS)),
+        Argument(
+            "name", metavar="NAME", help="the name of the function; for a feature set, words with dots between them"
+        ),
+        Argument("--description", default="", metavar="TEXT", help="what it does; models choose by it"),
+        Argument("--uri", default="", help="the URI of the resource; {names} in it become parameters"),
+        Argument(
+            "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml does not name it"
+        ),
+        flag("--dry-run", help="show the changes, but do not make them"),
+        RESULT_AS_JSON,
     )
-    parser.add_argument("--description", default="", metavar="TEXT", help="what it does; models choose by it")
-    parser.add_argument("--uri", default="", help="the URI of the resource; {names} in it become parameters")
-    parser.add_argument(
-        "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml does not name it"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show the changes, but do not make them")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(argv)
     if options.uri and options.kind != "resource":
         parser.error("only a resource has a --uri")
     home = locate(Path.cwd(), options.server)
@@ -216,30 +215,24 @@ def run_add(argv: list[str]) -> int:
     if options.json:
         show(
             Data(
-                [
-                    {"path": format_path(edit.path), "is_new": not edit.before, "diff": "".join(diff([edit]))}
-                    for edit in edits
-                ]
+                [{"path": os.path.relpath(edit.path), "is_new": not edit.before, "diff": diff(*edit)} for edit in edits]
             )
         )
     elif options.dry_run:
-        show(Diff("".join(diff(edits))))
+        show(Diff("".join(diff(*edit) for edit in edits)))
     else:
-        show(*(Line((f"{'Changed' if edit.before else 'Created'} ", "good"), format_path(edit.path)) for edit in edits))
+        for edit in edits:
+            show(Line((f"{'Changed' if edit.before else 'Created'} ", "good"), os.path.relpath(edit.path)))
         show("", "Next: write what it does, then run `pytest`.")
     return 0
 
 
-def diff(edits: list[ProjectEdit]) -> Iterator[str]:
+def diff(path: Path, before: str, after: str) -> str:
+    """What changes in a file, as a unified diff."""
     from difflib import unified_diff
 
-    for path, before, after in edits:
-        name = format_path(path)
-        yield from unified_diff(before.splitlines(True), after.splitlines(True), name, name)
-
-
-def format_path(path: Path) -> str:
-    return os.path.relpath(path)
+    name = os.path.relpath(path)
+    return "".join(unified_diff(before.splitlines(True), after.splitlines(True), name, name))
 
 
 # -- `defserve migrate`: rewrite a server of FastMCP or the official SDK to defserve.
@@ -261,20 +254,18 @@ class Migrated(NamedTuple):
 
     @property
     def diff(self) -> str:
-        from difflib import unified_diff
-
-        name = os.path.relpath(self.path)
-        after = self.migration.text
-        return "".join(unified_diff(self.before.splitlines(True), after.splitlines(True), name, name))
+        return diff(self.path, self.before, self.migration.text)
 
 
 def run_migrate(argv: list[str]) -> int:
     parser = CommandParser("defserve migrate", ABOUT, MIGRATE_EXAMPLES)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a Python file, or a folder of them")
-    parser.add_argument("--write", action="store_true", help="change the files")
-    parser.add_argument("--diff", action="store_true", help="print the differences alone")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("files", nargs="+", metavar="FILE", help="a Python file, or a folder of them"),
+        flag("--write", help="change the files"),
+        flag("--diff", help="print the differences alone"),
+        RESULT_AS_JSON,
+    )
     done = _migrate([Path(name) for name in options.files])
     if options.write:
         with writing("check its permissions; without --write the changes are shown alone"):

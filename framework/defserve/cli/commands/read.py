@@ -11,15 +11,15 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from defserve.cli.content import content_page, decode_base64, resource_block, signature
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import Argument, CommandParser, flag
 from defserve.cli.progress import Working
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Block, Data, Line, Written
 from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
 from defserve.cli.target_connection import (
     ARGUMENT,
+    CONNECTION_OPTIONS,
     MISSING,
-    add_connection_options,
     brief_tracebacks,
     connect,
     read_arguments,
@@ -50,13 +50,15 @@ SERVER_FILE: Final = re.compile(r"^(?!.*://).*\.(py|toml)(:\w+)?$")
 def run_read(argv: list[str]) -> int:
     before, command = split_command(argv)
     parser = CommandParser("defserve read", ABOUT, EXAMPLES)
-    parser.add_argument("words", nargs="*", metavar="[TARGET] URI", help=TARGET_HELP)
-    parser.add_argument("--json", action="store_true", help="print the contents as the server sent them")
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", default=".", help="where bytes are saved (default: the current folder)"
+    options = parser.parse_options(
+        before,
+        Argument("words", nargs="*", metavar="[TARGET] URI", help=TARGET_HELP),
+        flag("--json", help="print the contents as the server sent them"),
+        Argument(
+            "-o", "--output", metavar="DIR", default=".", help="where bytes are saved (default: the current folder)"
+        ),
+        *CONNECTION_OPTIONS,
     )
-    add_connection_options(parser)
-    options = parser.parse_args(before)
     words: list[str] = options.words
     # The server of a project needs no name, so a single word is the URI.
     alone = len(words) == 1 and command is None and options.module is None
@@ -125,9 +127,14 @@ PROMPT_EXAMPLES: Final = """  defserve prompt server.py review code="def f(): ..
 def run_prompt(argv: list[str]) -> int:
     before, command = split_command(argv)
     parser = CommandParser("defserve prompt", "Fill in a prompt of a server and print its messages.", PROMPT_EXAMPLES)
-    parser.add_argument("words", nargs="*", metavar="[TARGET] NAME key=value", help=TARGET_HELP)
-    parser.add_argument("--json", action="store_true", help="print the prompt as the server sent it")
-    options = read_options(parser, before, "prompt", "prompt")
+    options = read_options(
+        parser,
+        before,
+        "prompt",
+        "prompt",
+        Argument("words", nargs="*", metavar="[TARGET] NAME key=value", help=TARGET_HELP),
+        flag("--json", help="print the prompt as the server sent it"),
+    )
     words: list[str] = options.words
     with quiet():
         target = resolve_named(words, options.module, command)

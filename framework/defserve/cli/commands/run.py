@@ -10,7 +10,7 @@ from argparse import Namespace
 from typing import Any, Final
 
 from defserve.auth.oauth import is_loopback
-from defserve.cli.parser import CommandParser, add_web_options
+from defserve.cli.parser import WEB_OPTIONS, Argument, CommandParser
 from defserve.cli.target import load, load_package, refuse_configured
 from defserve.client.targets import is_address
 from defserve.errors import UsageError
@@ -77,6 +77,8 @@ def warn_of_strangers(server: Any, options: Namespace) -> None:
 
 
 GRACE: Final = 30.0
+GRACE_HELP: Final = "how long running calls may take after a change (default: %(default)g)"
+WATCH_HELP: Final = "also watch this file or folder; repeatable"
 FREE_PORT: Final = "http://127.0.0.1:0/mcp"
 ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
 
@@ -95,22 +97,17 @@ def run_dev(argv: list[str]) -> int:
     parser = CommandParser("defserve dev", ABOUT, DEV_EXAMPLES)
     parser.add_argument("target", help="server.py, server.py:name or module:name")
     add_serving(parser)
-    parser.add_argument(
-        "--watch", metavar="PATH", action="append", default=[], help="also watch this file or folder; repeatable"
+    options = parser.parse_options(
+        argv,
+        Argument("--watch", metavar="PATH", action="append", default=[], help=WATCH_HELP),
+        Argument("--grace", metavar="SECONDS", type=float, default=GRACE, help=GRACE_HELP),
+        *WEB_OPTIONS,
     )
-    parser.add_argument(
-        "--grace",
-        metavar="SECONDS",
-        type=float,
-        default=GRACE,
-        help="how long running calls may take after a change (default: %(default)g)",
-    )
-    add_web_options(parser)
-    options = parser.parse_args(argv)
     if options.web and options.on.startswith("stdio:"):
         options.on = FREE_PORT  # standard input and output belong to the person who reads the address
     if options.local_token is None and os.name == "posix":
-        options.local_token = _is_on_loopback(options.on) or None
+        address = Address.parse(options.on, "/mcp")
+        options.local_token = (address.scheme in PORTS and is_loopback(address.host)) or None
     if is_address(options.target):
         raise UsageError(
             f"{options.target!r} is an address; only code can be served", fix="name server.py or module:name"
@@ -134,11 +131,6 @@ def run_dev(argv: list[str]) -> int:
 
         return serve_sockets(plan, files, options.grace, inspector_beside(options))
     return serve_sockets(plan, files, options.grace)
-
-
-def _is_on_loopback(on: str) -> bool:
-    address = Address.parse(on, "/mcp")
-    return address.scheme in PORTS and is_loopback(address.host)
 
 
 def first_files(target: str) -> list[str]:

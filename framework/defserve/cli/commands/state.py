@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from defserve.cli.exits import complain
-from defserve.cli.parser import CommandParser, positive, run_action, seconds
+from defserve.cli.exits import OK, complain
+from defserve.cli.parser import AS_JSON, Argument, CommandParser, flag, positive, run_action, seconds
 from defserve.cli.screen import is_drawn, problem_lines, show
 from defserve.cli.screen_blocks import Data, Line, Table, format_count
 from defserve.errors import Refused, UsageError, did_you_mean
@@ -56,6 +56,7 @@ ADOPT: Final = f"""Give a server what version 0.1.0 kept in a store, which did n
 
 Everything in the store becomes this server's: checkpoints, API keys, denied tokens. Stop the servers that use the store
 first, and set {VARIABLE} if the server has one: ids of checkpoints were made with it"""
+STORE: Final = Argument("store", metavar="STORE", help="sqlite:///notes.db, redis://localhost:6379/0, …")
 BEGIN: Final = "an id, or as much of it as tells it from others"
 ABOUT: Final = "Look at the checkpoints that servers keep in a store. STORE is what was given to Server(store=…)."
 VERIFY: Final = f"""check the store itself, and that every checkpoint can be read and matches its id.
@@ -69,7 +70,7 @@ class StateAction(NamedTuple):
 
     run: Callable[[OpenedStore, Namespace], Awaitable[int]]
     about: str
-    arguments: dict[str, dict[str, Any]] = {}
+    arguments: Sequence[Argument] = ()
 
 
 def main(argv: list[str]) -> int:
@@ -79,7 +80,17 @@ def main(argv: list[str]) -> int:
 
 def _act(name: str, argv: list[str]) -> int:
     action = ACTIONS[name]
-    options = _options(name, action, argv)
+    parser = CommandParser(f"defserve state {name}", f"{action.about[0].upper()}{action.about[1:]}.")
+    options = parser.parse_options(
+        argv,
+        STORE,
+        *action.arguments,
+        Argument("--server", metavar="NAME", help=f"{SERVER} (default: the only one in the store)"),
+        Argument("--set", metavar="NAME", help="only this feature set"),
+        Argument("--owner", metavar="NAME", help="only this owner"),
+        AS_JSON,
+        flag("--long", help="show whole ids at a terminal too"),
+    )
     try:
         return asyncio.run(_run(action, options))
     except (UsageError, Refused) as error:
@@ -93,11 +104,9 @@ async def _run(action: StateAction, options: Namespace) -> int:
 
 def _adopt(argv: list[str]) -> int:
     parser = CommandParser("defserve state adopt", ADOPT)
-    parser.add_argument("store", metavar="STORE", help="sqlite:///notes.db, redis://localhost:6379/0, …")
-    parser.add_argument("--server", metavar="NAME", required=True, help=SERVER)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(argv)
-    from defserve.protocols.mcp.asking.server_secret import ServerSecret
+    options = parser.parse_options(
+        argv, STORE, Argument("--server", metavar="NAME", required=True, help=SERVER), AS_JSON
+    )
     from defserve.stores.adoption import adopt_store
 
     identity = parse_identity(options.server)
@@ -110,23 +119,9 @@ def _adopt(argv: list[str]) -> int:
     return OK
 
 
-def _options(name: str, action: StateAction, argv: list[str]) -> Namespace:
-    parser = CommandParser(f"defserve state {name}", f"{action.about[0].upper()}{action.about[1:]}.")
-    parser.add_argument("store", metavar="STORE", help="sqlite:///notes.db, redis://localhost:6379/0, …")
-    for argument, details in action.arguments.items():
-        parser.add_argument(argument, **details)
-    parser.add_argument("--server", metavar="NAME", help=f"{SERVER} (default: the only one in the store)")
-    parser.add_argument("--set", metavar="NAME", help="only this feature set")
-    parser.add_argument("--owner", metavar="NAME", help="only this owner")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--long", action="store_true", help="show whole ids at a terminal too")
-    return parser.parse_args(argv)
-
-
 # -- What `defserve state` can do with an opened store: one function per action, each returns the exit code.
 
 
-OK: Final = 0
 BROKEN: Final = 1
 
 
@@ -217,10 +212,8 @@ async def prune(opened: OpenedStore, options: Namespace) -> int:
             continue
         dropped = await opened.trees.prune(key, retention)
         rows.append({**describe_tree_key(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
-    if options.json:
-        show(Data(rows))
-    else:
-        show(Table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows), fit=("owner",)))
+    table = Table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows), fit=("owner",))
+    show(Data(rows) if options.json else table)
     return OK
 
 
@@ -398,7 +391,7 @@ class OpenedStore(NamedTuple):
     async def select_trees(self, options: Namespace) -> list[TreeKey]:
         """The trees that the options choose. Raises UsageError if they name one that is not there."""
         trees = await self.trees.list_trees()
-        found = [key for key in trees if _is_wanted(key, options)]
+        found = [key for key in trees if options.set in (None, key.feature_set) and options.owner in (None, key.owner)]
         if not found and (options.set or options.owner):
             raise UsageError("the store has no such tree", fix=_other(trees, options))
         return found
@@ -445,10 +438,6 @@ def _other(trees: list[TreeKey], options: Namespace) -> str:
     if options.set and options.set not in sets:
         return did_you_mean(options.set, sets, look)
     return did_you_mean(options.owner, owners, look) if options.owner and options.owner not in owners else look
-
-
-def _is_wanted(key: TreeKey, options: Namespace) -> bool:
-    return options.set in (None, key.feature_set) and options.owner in (None, key.owner)
 
 
 # -- Checkpoints for a terminal: the tree drawn with lines, patches and times as text.
@@ -499,40 +488,40 @@ ACTIONS: Final = {
     "show": StateAction(
         show_trees,
         "draw the trees, or show one checkpoint and its content",
-        {"checkpoint": {"metavar": "CHECKPOINT", "nargs": "?", "help": f"the checkpoint to show: {BEGIN}"}},
+        [Argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=f"the checkpoint to show: {BEGIN}")],
     ),
     "diff": StateAction(
         diff,
         "show the RFC 6902 patch from one checkpoint to another of the same tree",
-        {"a": {"metavar": "A", "help": "a checkpoint"}, "b": {"metavar": "B", "help": "another"}},
+        [Argument("a", metavar="A", help="a checkpoint"), Argument("b", metavar="B", help="another")],
     ),
     "rollback": StateAction(
         rollback,
         "make a checkpoint the head again; nothing is deleted, and no undo function of the server runs",
-        {"checkpoint": {"metavar": "CHECKPOINT", "help": BEGIN}},
+        [Argument("checkpoint", metavar="CHECKPOINT", help=BEGIN)],
     ),
     "branch": StateAction(
         branch,
         "make a new checkpoint below an old one, with its content, and make it the head",
-        {
-            "checkpoint": {"metavar": "CHECKPOINT", "help": BEGIN},
-            "--content": {"metavar": "FILE", "help": "a JSON file with another content"},
-        },
+        [
+            Argument("checkpoint", metavar="CHECKPOINT", help=BEGIN),
+            Argument("--content", metavar="FILE", help="a JSON file with another content"),
+        ],
     ),
     "trust": StateAction(
         trust,
         "say that a state is good which callers brought or 0.1.0 kept, so that dangerous tools take it",
-        {"checkpoint": {"metavar": "CHECKPOINT", "nargs": "?", "help": f"{BEGIN}; without it, the head of each tree"}},
+        [Argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=f"{BEGIN}; without it, the head of each tree")],
     ),
     "export": StateAction(export, "print every checkpoint with its content, as JSON, one object per line"),
     "prune": StateAction(
         prune,
         "delete old checkpoints; heads stay, and servers that use the store are not disturbed",
-        {
-            "--keep": {"metavar": "N", "type": positive, "help": "keep the last N of each tree"},
-            "--ttl": {"metavar": "TIME", "type": seconds, "help": "keep younger ones: 90s, 15m, 12h, 30d, 4w"},
-            "--idle": {"metavar": "TIME", "type": seconds, "help": "delete whole trees whose head is older"},
-        },
+        [
+            Argument("--keep", metavar="N", type=positive, help="keep the last N of each tree"),
+            Argument("--ttl", metavar="TIME", type=seconds, help="keep younger ones: 90s, 15m, 12h, 30d, 4w"),
+            Argument("--idle", metavar="TIME", type=seconds, help="delete whole trees whose head is older"),
+        ],
     ),
     "verify": StateAction(verify, VERIFY),
 }

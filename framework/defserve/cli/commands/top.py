@@ -15,10 +15,10 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
 from defserve.cli.kernel_actions import MAX_NOTE_LENGTH, duration, note_of
-from defserve.cli.parser import CommandParser, positive
+from defserve.cli.parser import JSON_LINES, Argument, CommandParser, positive
 from defserve.cli.screen import console, is_drawn, show
 from defserve.cli.screen_blocks import Block, Data, Line, Part, Table, format_count, state
-from defserve.cli.target_connection import add_connection_options
+from defserve.cli.target_connection import CONNECTION_OPTIONS
 from defserve.cli.top_sources import Source, ToolFigures, TopSnapshot, WorkerFigures, source_of
 from defserve.errors import PeerError
 
@@ -37,18 +37,20 @@ EXAMPLES: Final = """  defserve top http://127.0.0.1:8000/mcp
 
 def main(argv: list[str]) -> int:
     parser = CommandParser("defserve top", ABOUT, EXAMPLES)
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="ADDRESS",
-        help="http://host:port/mcp, ws://…, unix:/path, or a kernel's mgp.toml (default: found)",
+    options = parser.parse_options(
+        argv,
+        Argument(
+            "target",
+            nargs="?",
+            metavar="ADDRESS",
+            help="http://host:port/mcp, ws://…, unix:/path, or a kernel's mgp.toml (default: found)",
+        ),
+        Argument("--every", type=_parse_interval, default=2.0, metavar="SECONDS", help="how often (default: 2)"),
+        Argument("--count", type=positive, metavar="N", help="print N tables and end; no full screen"),
+        Argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file"),
+        JSON_LINES,
+        *CONNECTION_OPTIONS,
     )
-    parser.add_argument("--every", type=_parse_interval, default=2.0, metavar="SECONDS", help="how often (default: 2)")
-    parser.add_argument("--count", type=positive, metavar="N", help="print N tables and end; no full screen")
-    parser.add_argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
-    add_connection_options(parser)
-    options = parser.parse_args(argv)
     return asyncio.run(_watch(options))
 
 

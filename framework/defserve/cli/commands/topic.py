@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import printable
-from defserve.cli.parser import CommandParser
+from defserve.cli.parser import JSON_LINES, Argument, CommandParser, flag
 from defserve.client.topic_client import ProposalText, TopicClient, join_topic
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
@@ -46,13 +46,15 @@ EXAMPLES: Final = """  defserve topic ws://127.0.0.1:8100/ws --topic demo --toke
 def main(argv: list[str]) -> int:
     about = f"Watch a topic live, and approve or reject what is proposed in it.\n\n{COMMANDS}"
     parser = CommandParser("defserve topic", about, EXAMPLES)
-    parser.add_argument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…")
-    parser.add_argument("--topic", metavar="NAME", help="the topic, if the URL does not name it")
-    parser.add_argument("--token-file", metavar="FILE", help="a file that holds your token")
-    parser.add_argument("--token", help="your token; other users of this machine can see it on the command line")
-    parser.add_argument("--watch", action="store_true", help="only watch; read no commands")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
-    options = parser.parse_args(argv)
+    options = parser.parse_options(
+        argv,
+        Argument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…"),
+        Argument("--topic", metavar="NAME", help="the topic, if the URL does not name it"),
+        Argument("--token-file", metavar="FILE", help="a file that holds your token"),
+        Argument("--token", help="your token; other users of this machine can see it on the command line"),
+        flag("--watch", help="only watch; read no commands"),
+        JSON_LINES,
+    )
     return asyncio.run(_follow(_address(options), _token(options), options))
 
 
