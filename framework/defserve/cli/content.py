@@ -107,7 +107,6 @@ ENDINGS: Final = {
     "text/markdown": ".md",
     "text/csv": ".csv",
 }
-OTHER: Final = ".bin"
 MAX_STEM_LENGTH: Final = 60
 WRITABLE: Final = "add --output DIR with a folder that you can write"
 
@@ -148,7 +147,7 @@ def save(data: bytes, name: str, kind: str, folder: str = ".") -> Path:
 def file_name(name: str, kind: str) -> tuple[str, str]:
     """A stem without anything that means something to a file system, and the ending of the media type."""
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", name.rpartition("/")[2].partition("?")[0]).strip("-")
-    ending = ENDINGS.get(kind.partition(";")[0].strip().lower(), OTHER)
+    ending = ENDINGS.get(kind.partition(";")[0].strip().lower(), ".bin")
     # `chart.png` of a URI ends with what the type adds.
     return stem.removesuffix(ending.replace(".", "-"))[:MAX_STEM_LENGTH] or "content", ending
 

@@ -262,8 +262,6 @@ LABEL: Final = re.compile(r'(?P<name>[a-zA-Z_]\w*)="(?P<value>(?:[^"\\]|\\.)*)"'
 ESCAPED: Final = re.compile(r"\\(.)")
 
 CALLS: Final = "defserve_tool_calls_total"
-INFO: Final = "defserve_worker_info"
-DURATIONS: Final = "defserve_tool_call_duration_seconds_bucket"
 IN_FLIGHT: Final = "defserve_tool_calls_in_flight"
 GAUGES: Final = {IN_FLIGHT: "in_flight", "defserve_sessions": "sessions"}
 
@@ -309,7 +307,7 @@ def read_metrics(text: str) -> tuple[dict[str, ToolFigures], Mapping[str, int]]:
             continue
         if name == CALLS:
             outcomes.setdefault(tool, Counter())[labels.get("outcome", "")] += int(value)
-        elif name == DURATIONS:
+        elif name == "defserve_tool_call_duration_seconds_bucket":
             try:
                 buckets.setdefault(tool, Counter())[float(labels.get("le", ""))] += int(value)
             except ValueError:
@@ -330,7 +328,7 @@ def read_workers(text: str) -> dict[str, WorkerFigures]:
         if not number or value in INFINITE or (number not in found and len(found) >= MAX_WORKERS):
             continue
         figures = found.setdefault(number, {})
-        if name == INFO and labels.get("pid", "").isdecimal():
+        if name == "defserve_worker_info" and labels.get("pid", "").isdecimal():
             figures["pid"] = int(labels["pid"])
         elif name in OF_WORKERS:
             figures[OF_WORKERS[name]] = figures.get(OF_WORKERS[name], 0) + value

@@ -40,10 +40,12 @@ class PatientClient:
 
     def __init__(self, client: Client, on_progress: Progress | None = None) -> None:
         self._client, self._on_progress = client, on_progress
-        self.find_tool, self.value, self.read = client.find_tool, client.value, client.read
-
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
-        return await self._client.request(method, params)
+        self.find_tool, self.value, self.read, self.request = (
+            client.find_tool,
+            client.value,
+            client.read,
+            client.request,
+        )
 
     async def call_raw(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Json:
         return await self._client.call_raw(tool, arguments, on_progress=self._on_progress, timeout=MAX_CALL_SECONDS)
@@ -146,7 +148,6 @@ class ShownApps:
 
 MAX_VIEWS: Final = 64
 MAX_BYTES: Final = 64 * 1024 * 1024
-EMPTY_POLICY: Final = "default-src 'none'"
 
 # Also without a frame around it, in a tab of its own, a view has no origin: no cookies and no storage.
 SANDBOX: Final = "sandbox allow-scripts"
@@ -189,7 +190,7 @@ class Views:
             await send({"type": "websocket.close", "code": 1008})
             return
         found = self._views.get(scope["path"]) if scope["method"] == "GET" and _is_framed(scope) else None
-        body, policy = found or (b"There is no such view.\n", EMPTY_POLICY)
+        body, policy = found or (b"There is no such view.\n", "default-src 'none'")
         headers = {
             "content-type": f"text/{'html' if found else 'plain'}; charset=utf-8",
             "content-security-policy": f"{policy}; {SANDBOX}; frame-ancestors {self._ancestors}",
@@ -219,7 +220,6 @@ def _is_framed(scope: Scope) -> bool:
 
 
 KEYWORDS: Final = ("'", "data:", "blob:")
-NO_SOURCE: Final = "'none'"
 
 
 def is_near(host: str) -> bool:
@@ -270,7 +270,7 @@ def narrow_policy(policy: str, refused: Callable[[str], bool]) -> tuple[str, lis
                 named[source] = not refused(source)
             if named[source]:
                 kept.append(source)
-        directives.append(" ".join((name, *(kept or [NO_SOURCE]))))
+        directives.append(" ".join((name, *(kept or ["'none'"]))))
     return (
         "; ".join(directives),
         [source for source, ok in named.items() if ok],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 from pydantic_core import to_json
@@ -60,8 +61,7 @@ def words(ops: Sequence[Op]) -> str:
     first, *rest = ops
     if len(ops) == 2 and (said := _describe_move(ops)) is not None:
         return said
-    said = _describe_op(first)
-    return _cut(said, MAX_SUMMARY_LENGTH) + (f", and {len(rest):,} more" if rest else "")
+    return _cut(_describe_op(first), MAX_SUMMARY_LENGTH) + (f", and {len(rest):,} more" if rest else "")
 
 
 def _describe_op(op: Op) -> str:
@@ -126,7 +126,8 @@ def _names(path: str) -> list[str]:
 
 def _at(value: Any, names: Sequence[str], offset: int = 0) -> Any:
     """The value at a path; None if there is none. `offset` counts on from there in an array."""
-    for step, name in _steps(names, offset):
+    for place, name in enumerate(names, 1):
+        step = offset if place == len(names) else 0
         if is_object(value):
             value = value.get(name, _ABSENT)
         elif is_array(value) and name.isdecimal() and int(name) + step < len(value):
@@ -134,11 +135,6 @@ def _at(value: Any, names: Sequence[str], offset: int = 0) -> Any:
         else:
             return None
     return None if value is _ABSENT else value
-
-
-def _steps(names: Sequence[str], offset: int) -> Iterator[tuple[int, str]]:
-    last = len(names) - 1
-    return ((offset if place == last else 0, name) for place, name in enumerate(names))
 
 
 # -- Two contents as lines side by side, equal parts opposite each other. The time is linear in their size.
@@ -181,14 +177,16 @@ def _rows(name: str, before: Any, after: Any, ends: Ends) -> Iterator[Row]:
         yield last + ends[0], last + ends[1], False
     elif is_object(before) and is_object(after) and before and after:
         names = _merge_names(before, after)
-        pairs = [(_key(each), before.get(each, _ABSENT), after.get(each, _ABSENT)) for each in names]
+        pairs = [
+            (f"{json.dumps(each, ensure_ascii=False)}: ", before.get(each, _ABSENT), after.get(each, _ABSENT))
+            for each in names
+        ]
         yield from _iter_nested_rows(f"{name}{{", pairs, "}", ends)
     elif is_array(before) and is_array(after) and before and after:
         yield from _iter_nested_rows(f"{name}[", [("", *pair) for pair in _pair_items(before, after)], "]", ends)
     else:
-        left, right = _lines(name, before, ends[0]), _lines(name, after, ends[1])
-        for place in range(max(len(left), len(right))):
-            yield _line(left, place), _line(right, place), True
+        pairs = zip_longest(_lines(name, before, ends[0]), _lines(name, after, ends[1]))
+        yield from ((left, right, True) for left, right in pairs)
 
 
 def _merge_names(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -225,25 +223,12 @@ def _pair_items(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[A
     start, end = common_ends(before, after, are_different)
     yield from zip(before[:start], after[:start], strict=True)
     left, right = before[start : len(before) - end], after[start : len(after) - end]
-    for place in range(max(len(left), len(right))):
-        yield _item(left, place), _item(right, place)
+    yield from zip_longest(left, right, fillvalue=_ABSENT)
     yield from zip(before[len(before) - end :], after[len(after) - end :], strict=True)
-
-
-def _item(items: Sequence[Any], place: int) -> Any:
-    return items[place] if place < len(items) else _ABSENT
-
-
-def _line(lines: list[str], place: int) -> str | None:
-    return lines[place] if place < len(lines) else None
 
 
 def _lines(name: str, value: Any, end: str) -> list[str]:
     return f"{name}{json.dumps(value, indent=2, ensure_ascii=False)}{end}".split("\n")
-
-
-def _key(name: str) -> str:
-    return f"{json.dumps(name, ensure_ascii=False)}: "
 
 
 def _indent_line(line: str | None) -> str | None:
@@ -252,10 +237,7 @@ def _indent_line(line: str | None) -> str | None:
 
 def fold_rows(rows: list[Row]) -> list[Row | int]:
     """The rows that differ, and a few around each. A number says how many are left out."""
-    return list(_iter_folded_rows(rows))
-
-
-def _iter_folded_rows(rows: list[Row]) -> Iterator[Row | int]:
+    folded: list[Row | int] = []
     shown = bytearray(len(rows))
     for place, (_, _, differs) in enumerate(rows):
         if differs:
@@ -267,9 +249,8 @@ def _iter_folded_rows(rows: list[Row]) -> Iterator[Row | int]:
             skipped += 1
             continue
         if skipped:
-            yield skipped
+            folded.append(skipped)
             skipped = 0
         told += 1
-        yield row
-    if skipped:
-        yield skipped
+        folded.append(row)
+    return [*folded, skipped] if skipped else folded

@@ -160,9 +160,8 @@ class EraConnection:
             except Exception as failed:
                 error = PeerGone(f"the conversation failed: {type(failed).__name__}: {failed}")
             self._client = None
-            lasted = asyncio.get_running_loop().time() - began
             is_away = isinstance(error, PeerGone)
-            if lasted > PROVEN_SECONDS:
+            if asyncio.get_running_loop().time() - began > PROVEN_SECONDS:
                 backoff.reset()
             wait = backoff.next_wait()
             pause = wait if is_away else None
@@ -408,7 +407,7 @@ class Account:
             self._attempt.cancel()
             await asyncio.gather(self._attempt, return_exceptions=True)
             if self._told["state"] in ("starting", "waiting"):
-                self._end("cancelled")
+                self._report("cancelled")
             self.look_soon()  # it may have come too late
         return self.wire()
 
@@ -440,21 +439,23 @@ class Account:
         from defserve.client.signin.browser import Browser
 
         # The page opens the address: the browser that shows it may not be the one of this system.
-        redirect = Browser(opens=lambda address: False, show=self._show, back_to="the inspector", seconds=SECONDS)
+        redirect = Browser(
+            opens=lambda address: False,
+            show=lambda address: self._report("waiting", address=address),
+            back_to="the inspector",
+            seconds=SECONDS,
+        )
         try:
             await sign_in(self._url, redirect, scopes=scopes)
         except Exception as error:
-            self._end("failed", **error_of(error))
+            self._report("failed", **error_of(error))
             return
-        self._end("done")
+        self._report("done")
         self._reopen()
         self.look_soon()
 
-    def _show(self, address: str) -> None:
-        self._set_state("waiting", address=address, scopes=self._told["scopes"])
-        self._has_news.set()
-
-    def _end(self, state: AccountState, **about: Any) -> None:
+    def _report(self, state: AccountState, **about: Any) -> None:
+        """Tell how the attempt goes on, also whoever waits for its address or its end."""
         self._set_state(state, scopes=self._told["scopes"], **about)
         self._has_news.set()
 

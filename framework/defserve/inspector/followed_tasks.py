@@ -54,23 +54,19 @@ class FollowedTasks:
         return task
 
     def _add(self, era: str, tool: str, arguments: Json) -> FollowedTask:
-        self._make_room()
-        self._last += 1
-        task = self._tasks[self._last] = FollowedTask(self._host, FollowedRecord(self._last, era, tool, arguments))
-        return task
-
-    def _make_room(self) -> None:
         over = [number for number, task in self._tasks.items() if task.record.over is not None]
         if len(self._tasks) >= MAX_TASKS:
             if not over:
                 raise BadMessage(f"{MAX_TASKS} tasks run already", fix="cancel some of them")
             del self._tasks[over[0]]
-        kept = [task.record for task in reversed(self._tasks.values()) if task.record.result is not None]
         size = 0
-        for record in kept:
-            size += record.size
+        for task in reversed(self._tasks.values()):
+            size += task.record.size if task.record.result is not None else 0
             if size > MAX_BYTES:
-                record.forget_result()
+                task.record.result = None
+        self._last += 1
+        task = self._tasks[self._last] = FollowedTask(self._host, FollowedRecord(self._last, era, tool, arguments))
+        return task
 
     def __getitem__(self, number: int) -> FollowedTask:
         if (task := self._tasks.get(number)) is None:
@@ -95,7 +91,6 @@ class FollowedTasks:
 MAX_CALL_SECONDS: Final = 24 * 3600.0
 MAX_ID_LENGTH: Final = 4_096
 MAX_QUESTIONS: Final = 20
-NOTICED: Final = "notifications/tasks"
 SELDOM_SECONDS: Final = 30.0
 """How often a task is asked for though the server tells its changes: a notice may be lost."""
 AWAY_SECONDS: Final = 1.0
@@ -259,7 +254,7 @@ class FollowedTask:
                     self._push()
                     self._news.set()
                 async for each in news:
-                    if each.method == NOTICED and each.params.get("taskId") == task.id:
+                    if each.method == "notifications/tasks" and each.params.get("taskId") == task.id:
                         task.hear(each.params)
                         self._news.set()
         except PeerError:
@@ -401,9 +396,6 @@ class FollowedRecord:
             self.result = result if self.size <= MAX_RESULT_BYTES else None
         self.step(status, self.message)
 
-    def forget_result(self) -> None:
-        self.result = None
-
     def wire(self) -> Json:
         """For the list: all but the result, the arguments and the steps."""
         told = self.told
@@ -430,8 +422,7 @@ class FollowedRecord:
         }
 
     def whole(self) -> Json:
-        kept = {"result": self.result, "arguments": self.arguments, "steps": list(self.steps)}
-        return {**self.wire(), **kept}
+        return {**self.wire(), "result": self.result, "arguments": self.arguments, "steps": list(self.steps)}
 
 
 def _size(value: Any) -> int:

@@ -44,7 +44,6 @@ OPEN_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 1.0
 MAX_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
-UPDATED: Final = "notifications/resources/updated"
 LIFECYCLE: Final = "notifications/mgp.lifecycle"
 MAX_STATES: Final = 50
 MAX_WORD_LENGTH: Final = 500
@@ -217,18 +216,15 @@ class Inspection:
     def _heard(self, era: str, method: str, params: Json) -> None:
         if (kind := LISTS.get(method)) is not None:
             self.push("changed", {"era": era, "kind": kind})
-        elif method == UPDATED:
+        elif method == "notifications/resources/updated":
             self.push("updated", {"era": era, "uri": params.get("uri")})
         elif method == LIFECYCLE:
-            self._on_lifecycle_state(era, params)
+            names = ("server_id", "previous_state", "new_state", "reason", "timestamp")
+            told = {name: value[:MAX_WORD_LENGTH] for name in names if isinstance(value := params.get(name), str)}
+            self.lifecycle.append({**told, "era": era, "at": time.time()})
+            self.push("lifecycle", self.lifecycle[-1])
         for tell in tuple(self.notices):
             tell(era, method, params)
-
-    def _on_lifecycle_state(self, era: str, params: Json) -> None:
-        names = ("server_id", "previous_state", "new_state", "reason", "timestamp")
-        told = {name: value[:MAX_WORD_LENGTH] for name in names if isinstance(value := params.get(name), str)}
-        self.lifecycle.append({**told, "era": era, "at": time.time()})
-        self.push("lifecycle", self.lifecycle[-1])
 
     # -- pages -------------------------------------------------------------------------------------------
 
@@ -408,11 +404,12 @@ class HeldSkills:
 def describe_skill(entry: JsonObject) -> JsonObject:
     """A skill for the page. One whose entry cannot be verified has `refused`, and no files."""
     frontmatter = object_of(entry.get("frontmatter"))
+    is_short = len(to_json(frontmatter, inf_nan_mode="null")) <= MAX_FRONTMATTER_BYTES
     told: JsonObject = {
         "uri": (text_of(entry.get("uri")) or "")[:MAX_TEXT_LENGTH],
         "name": (text_of(frontmatter.get("name")) or "")[:MAX_TEXT_LENGTH],
         "about": (text_of(frontmatter.get("description")) or "")[:MAX_TEXT_LENGTH],
-        "frontmatter": _short(frontmatter),
+        "frontmatter": frontmatter if is_short else None,
         "files": [],
         "fingerprint": None,
         "refused": None,
@@ -423,10 +420,6 @@ def describe_skill(entry: JsonObject) -> JsonObject:
         return {**told, "refused": error.message[:MAX_TEXT_LENGTH]}
     files = sorted(checked.files.values(), key=lambda file: (file.path != SKILL_FILE, file.path))
     return {**told, "files": [file._asdict() for file in files], "fingerprint": checked.fingerprint}
-
-
-def _short(frontmatter: JsonObject) -> Any:
-    return frontmatter if len(to_json(frontmatter, inf_nan_mode="null")) <= MAX_FRONTMATTER_BYTES else None
 
 
 # -- The audit log of the server, where the inspector can read it: the newest lines with their MACs, and a verdict.

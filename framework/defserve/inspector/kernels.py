@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from defserve.client.client import Client
 from defserve.core.json_values import is_array, is_object
@@ -18,38 +18,6 @@ from defserve.errors import DefserveError, PeerGone
 from defserve.inspector.protocol import BadMessage, Json
 from defserve.kernel.control import ask_kernel_async
 from defserve.kernel.verbs import KERNEL_VERBS, KernelVerb
-
-
-class InspectedKernel(Protocol):
-    """A way to a kernel.
-
-    name   how it is reached, for the page: "control" or "mgp"
-    pause  seconds between two looks
-    verbs  the verbs with a button that can be done this way
-    """
-
-    name: str
-    pause: float
-    verbs: Sequence[str]
-
-    async def look(self) -> Json:
-        """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told.
-
-        It has `verbs` if this caller may do less than can be done this way.
-        """
-        ...
-
-    def logs(self, id: str) -> AsyncGenerator[Json]:
-        """The lines of a server: those that are kept, then new ones for ever."""
-        ...
-
-    async def list_held_tools(self, id: str) -> list[Json]:
-        """The tools of a server that are held because they changed."""
-        ...
-
-    async def do(self, verb: KernelVerb, fields: Json) -> list[Json]:
-        """Do what a button stands for."""
-        ...
 
 
 def list_buttons() -> list[str]:
@@ -60,26 +28,33 @@ def list_buttons() -> list[str]:
 # -- A kernel of this user, over its control socket.
 
 
-CONTROL_PAUSE: Final = 1.0
-LOOK: Final = ("status", "ps", "history")
-
-
 class KernelControl:
-    """The kernel that serves a file; the one with this process, if there are several."""
+    """The kernel that serves a file; the one with this process, if there are several.
 
-    name, pause = "control", CONTROL_PAUSE
+    name   how it is reached, for the page
+    pause  seconds between two looks
+    verbs  the verbs with a button that can be done this way
+    """
+
+    name, pause = "control", 1.0
 
     def __init__(self, config: Path, process: int | None = None) -> None:
         self.config, self.process = config, process
         self.verbs: Sequence[str] = list_buttons()
 
     async def look(self) -> Json:
-        status, servers, history = await asyncio.gather(*(self._ask({"verb": verb}) for verb in LOOK))
+        """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told.
+
+        It has `verbs` if this caller may do less than can be done this way.
+        """
+        asked = (self._ask({"verb": verb}) for verb in ("status", "ps", "history"))
+        status, servers, history = await asyncio.gather(*asked)
         steps = {one["id"]: one for one in history}
         rows = [{**row, "history": steps.get(row["id"])} for row in servers]
         return {"status": status[0], "servers": rows}
 
     async def logs(self, id: str) -> AsyncGenerator[Json]:
+        """The lines of a server: those that are kept, then new ones for ever."""
         async with aclosing(
             ask_kernel_async(self.config, {"verb": "logs", "id": id, "follow": True}, self.process)
         ) as lines:
@@ -87,9 +62,11 @@ class KernelControl:
                 yield line
 
     async def list_held_tools(self, id: str) -> list[Json]:
+        """The tools of a server that are held because they changed."""
         return await self._ask({"verb": "pins list", "id": id})
 
     async def do(self, verb: KernelVerb, fields: Json) -> list[Json]:
+        """Do what a button stands for."""
         return await self._ask({"verb": verb.name, **fields})
 
     async def _ask(self, request: Json) -> list[Any]:
@@ -99,7 +76,6 @@ class KernelControl:
 # -- A kernel at an address, over MGP's methods for operators (MGP §11.3, §11.4, §15).
 
 
-METHODS_PAUSE: Final = 5.0
 MAX_SERVERS: Final = 256
 AT_ONCE: Final = 8
 TELLS_LESS: Final = "Calls, times and logs are told over the control socket: defserve inspect mgp.toml --web"
@@ -112,7 +88,7 @@ NO_OPERATOR: Final = (
 class KernelByMethods:
     """What a client may know of the kernel that it talks to."""
 
-    name, pause = "mgp", METHODS_PAUSE
+    name, pause = "mgp", 5.0
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -183,3 +159,6 @@ class KernelByMethods:
 
     def _has(self, section: str) -> bool:
         return self._client.mgp is not None and section in self._client.mgp.sections
+
+
+InspectedKernel: TypeAlias = KernelControl | KernelByMethods

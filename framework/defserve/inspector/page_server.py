@@ -92,8 +92,6 @@ ALWAYS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-SOCKET: Final = "/socket"
-METHODS: Final = ("GET", "HEAD")
 MAX_PAGES: Final = 16
 
 
@@ -122,7 +120,7 @@ class InspectorApp:
             await self._refuse(refusal, send)
             return
         asset = assets().get(scope["path"])
-        if asset is None or scope["method"] not in METHODS:
+        if asset is None or scope["method"] not in ("GET", "HEAD"):
             await self._refuse(Refusal(404, "There is no such page.") if asset is None else Refusal(405, "GET."), send)
             return
         packed = "gzip" in headers.get("accept-encoding", "")
@@ -136,7 +134,7 @@ class InspectorApp:
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._access.socket(headers_of(scope), list(scope.get("subprotocols") or ()))
-        if scope["path"] != SOCKET or refusal is not None or self._open >= MAX_PAGES:
+        if scope["path"] != "/socket" or refusal is not None or self._open >= MAX_PAGES:
             await receive()
             # Before the socket is accepted this is a 403.
             await send({"type": "websocket.close", "code": 1008})
@@ -314,15 +312,10 @@ class Asset(NamedTuple):
 def assets() -> dict[str, Asset]:
     """Path to file. `/` is the page itself. Files of other kinds (licences) are not served."""
     found: dict[str, Asset] = {}
-    _collect(Path(__file__).parent / "page", "/", found)
+    folder = Path(__file__).parent / "page"
+    for file in folder.rglob("*"):
+        if kind := KINDS.get(file.suffix):
+            content = file.read_bytes()
+            found[f"/{file.relative_to(folder).as_posix()}"] = Asset(kind, content, gzip.compress(content, 9, mtime=0))
     found["/"] = found.pop("/index.html")
     return found
-
-
-def _collect(folder: Path, path: str, found: dict[str, Asset]) -> None:
-    for each in folder.iterdir():
-        if each.is_dir():
-            _collect(each, f"{path}{each.name}/", found)
-        elif kind := KINDS.get(each.suffix):
-            content = each.read_bytes()
-            found[path + each.name] = Asset(kind, content, gzip.compress(content, 9, mtime=0))

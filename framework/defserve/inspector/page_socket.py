@@ -186,33 +186,21 @@ async def sign_out(inspection: Inspection, request: Request) -> Any:
     return {"note": await inspection.account.sign_out()}
 
 
-FRAME_VERBS: Final[Mapping[str, Verb]] = {
+# -- What a page can ask for: the verbs of all panels in one table. A new panel is one more line here.
+
+
+VERBS: Final[Mapping[str, Verb]] = {
     "hello": hello,
     "era.open": open_era,
     "connection.retry": retry,
     "account.sign_in": sign_in,
     "account.cancel": cancel_sign_in,
     "account.sign_out": sign_out,
-}
-
-
-# -- What a page can ask for: the verbs of all panels in one table. A new panel is one more line here.
-
-
-VERBS: Final[Mapping[str, Verb]] = {
-    **FRAME_VERBS,
     **tools.VERBS,
     **resources.VERBS,
-    **resources.PROMPT_VERBS,
-    **tools.APP_VERBS,
     **tasks_questions.VERBS,
-    **resources.SKILL_VERBS,
-    **tasks_questions.QUESTION_VERBS,
-    **wire.LATENCY_VERBS,
     **live_topics.VERBS,
     **kernel_security.VERBS,
     **state.VERBS,
     **wire.VERBS,
-    **kernel_security.KERNEL_PANEL_VERBS,
-    **live_topics.TOPIC_VERBS,
 }

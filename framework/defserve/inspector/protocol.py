@@ -27,7 +27,6 @@ MAX_NUMBER: Final = 2**53
 MAX_SCOPES: Final = 50
 MAX_SCOPE_LENGTH: Final = 200
 SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
-INTERNAL: Final = "the inspector could not do this"
 
 
 class BadMessage(UsageError):
@@ -95,7 +94,7 @@ def parse_message(text: str) -> tuple[int | None, str, Json]:
 def error_of(error: BaseException) -> Json:
     """An exception as the page shows it. Nothing of an unexpected one but its class."""
     if not isinstance(error, DefserveError):
-        return {"message": f"{INTERNAL}: {type(error).__name__}"}
+        return {"message": f"the inspector could not do this: {type(error).__name__}"}
     message, _, fix = str(error).partition(FIX)
     told: Json = {"message": message}
     data: Any = None

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.client.mcpl.state import MAX_ID_LENGTH, KeptContents, StateChange
@@ -259,9 +259,8 @@ class StoredTree:
         self._places: dict[str, int] = {}
         self._reading = asyncio.Lock()
 
-    @property
-    def is_shared(self) -> bool:
-        return True
+    is_shared: Final = True
+    """Others can change it, and this inspector is not told."""
 
     async def head(self) -> str | None:
         return (await self._load()).head
@@ -280,6 +279,7 @@ class StoredTree:
         return await (await self._state.trees()).load(self._key)
 
     async def checkpoints(self) -> Sequence[KnownCheckpoint]:
+        """All that are kept, the oldest first."""
         # Several pages may follow one tree.
         async with self._reading:
             trees = await self._state.trees()
@@ -295,6 +295,7 @@ class StoredTree:
             return self._read
 
     async def content(self, id: str) -> Any:
+        """The content of a checkpoint, or MISSING. Raises CheckpointGone."""
         if self._state.facts.get("opaque"):
             return MISSING
         trees = await self._state.trees()
@@ -302,6 +303,7 @@ class StoredTree:
         return MISSING if checkpoint.opaque else await trees.content(self._key, id)
 
     def facts(self) -> Json:
+        """What is known of the tree: some of `owner`, `store`, `keep`, `undoes`, `opaque`."""
         return {**self._state.facts, "owner": self._key.owner}
 
     async def _new(self, trees: CheckpointStore, now: CheckpointTree) -> list[Checkpoint] | None:
@@ -332,8 +334,6 @@ class StoredTree:
 
 MAX_CHECKPOINTS: Final = 20_000
 DROPPED_AT_ONCE: Final = 1_000
-ITSELF: Final = "inspector"
-SERVER: Final = "server"
 
 
 class WatchedTree:
@@ -370,7 +370,7 @@ class WatchedTree:
             self._clock(),
             change.tool,
             said,
-            ITSELF if change.tool is not None else SERVER,
+            "inspector" if change.tool is not None else "server",
         )
         if len(self._known) > self._most:
             for old in list(self._known)[:DROPPED_AT_ONCE]:
@@ -379,9 +379,7 @@ class WatchedTree:
     def get(self, id: str) -> KnownCheckpoint | None:
         return self._known.get(id)
 
-    @property
-    def is_shared(self) -> bool:
-        return False
+    is_shared: Final = False
 
     async def count(self) -> int:
         return len(self._known)
@@ -403,33 +401,8 @@ class WatchedTree:
 Json: TypeAlias = dict[str, Any]
 
 
-class _Missing:
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final = _Missing()
+MISSING: Final = object()
 """In place of a content that the server keeps for itself, or that nobody told."""
 
-
-class CheckpointView(Protocol):
-    """One tree, wherever it comes from. `is_shared`: others can change it, and this inspector is not told."""
-
-    @property
-    def is_shared(self) -> bool: ...
-
-    async def head(self) -> str | None: ...
-
-    async def count(self) -> int: ...
-
-    async def checkpoints(self) -> Sequence[KnownCheckpoint]:
-        """All that are kept, the oldest first."""
-        ...
-
-    async def content(self, id: str) -> Any:
-        """The content of a checkpoint, or MISSING. Raises CheckpointGone."""
-        ...
-
-    def facts(self) -> Json:
-        """What is known of the tree: some of `owner`, `store`, `keep`, `undoes`, `opaque`."""
-        ...
+CheckpointView: TypeAlias = StoredTree | WatchedTree
+"""One tree, wherever it comes from."""

@@ -217,12 +217,8 @@ class ConfiguredServer(NamedTuple):
 
 def nearest() -> str | None:
     """The `.mcp.json` of the current folder, or of the nearest folder above that has one."""
-    here = os.getcwd()
-    while not os.path.isfile(os.path.join(here, FILE)):
-        if here == os.path.dirname(here):
-            return None
-        here = os.path.dirname(here)
-    return os.path.join(here, FILE)
+    here = Path.cwd()
+    return next((str(folder / FILE) for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
 
 
 def find(target: str) -> ConfiguredServer | None:
@@ -247,11 +243,9 @@ def find(target: str) -> ConfiguredServer | None:
 def list_configured_servers() -> dict[str, str]:
     """The names in the nearest `.mcp.json`, each with its command or address. Raises UsageError for a broken file."""
     path = nearest()
-    if path is None:
-        return {}
     return {
         name: str(entry.get("url") or " ".join((str(entry.get("command")), *_args(entry))))
-        for name, entry in _entries(path).items()
+        for name, entry in (_entries(path) if path is not None else {}).items()
         if is_mapping(entry)
     }
 
@@ -340,8 +334,6 @@ def _run(target: str, env: Mapping[str, str], *more: str) -> Launch:
 
 def _findable(module: str, env: Mapping[str, str]) -> Mapping[str, str]:
     """A module of the current folder needs PYTHONPATH to be found from another folder."""
-    from importlib.util import find_spec
-
     here = os.getcwd()
     try:
         spec = find_spec(module.partition(".")[0])

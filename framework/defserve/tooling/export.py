@@ -9,14 +9,12 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from defserve.client.known_clients import check_server_id
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
 from defserve.server.openapi_document import examples, input_schema, tags_of
-
-UNSORTED: Final = "general"
 
 
 def catalogue(
@@ -45,7 +43,7 @@ def _tool(tool: Mapping[str, Any], version: str, author: str) -> dict[str, Any]:
         "tags": tags,
         "examples": examples(schema),
         "metadata": {
-            "category": tags[0] if tags else UNSORTED,
+            "category": tags[0] if tags else "general",
             "version": version,
             "deprecated": "deprecated" in tags,
             "author": author,

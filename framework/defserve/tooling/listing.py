@@ -29,14 +29,13 @@ LISTS: Final = {
 }
 
 MGP_OFFER: Final[Mapping[str, Any]] = {"version": VERSION, "extensions": list(SECTIONS)}
-MCPL_OFFER: Final[Mapping[str, Any]] = {"version": "0.4"}
 
 _EXTENSIONS: Final[Mapping[str, Any]] = {EXTENSION_ID: MGP_OFFER, **APPS_OFFER["extensions"]}
 
 # A client that offers this is told everything: MGP and MCPL, in the places where each era has them, and views.
 OFFER: Final[Mapping[str, Any]] = {
     "mgp": MGP_OFFER,
-    "experimental": {"mcpl": MCPL_OFFER},
+    "experimental": {"mcpl": {"version": "0.4"}},
     "extensions": _EXTENSIONS,
 }
 # A client that wants to see all tools does not offer MCPL: a host that speaks it sees only those it has enabled.

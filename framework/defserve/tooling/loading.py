@@ -40,15 +40,11 @@ def _not_serving() -> Generator[None]:
     kept = {name: getattr(Server, name) for name in SERVES}
     try:
         for name in SERVES:
-            setattr(Server, name, _nothing)
+            setattr(Server, name, lambda *_, **__: None)
         yield
     finally:
         for name, method in kept.items():
             setattr(Server, name, method)
-
-
-def _nothing(*_: object, **__: object) -> None:
-    """Stands where a server would serve."""
 
 
 def _format_exit_code(stop: SystemExit) -> str:

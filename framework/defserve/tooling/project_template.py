@@ -55,13 +55,11 @@ def _render_files(
     """Path in the project → content, and the file of the template."""
     scaffold, body = home / "cookiecutter", home / "templates" / answers["body"]
 
-    def body_file(name: str) -> str:
-        return _text(body / name)
-
-    renderer = TemplateRenderer(
-        {**asked.settings, **answers},
-        {"body": body_file, "licence": lambda: _text(scaffold / "licences" / answers["licence"])},
-    )
+    files: dict[str, Callable[..., str]] = {
+        "body": lambda name: _text(body / name),
+        "licence": lambda: _text(scaffold / "licences" / answers["licence"]),
+    }
+    renderer = TemplateRenderer({**asked.settings, **answers}, files)
     for source in sorted(path for path in (scaffold / ROOT).rglob("*") if path.is_file()):
         inside = source.relative_to(scaffold / ROOT)
         if "__pycache__" in inside.parts:
@@ -69,14 +67,11 @@ def _render_files(
         name = renderer.render(inside.as_posix())
         if name.endswith("/"):
             continue  # its name is empty: not a file of this body
-        if _is_copied(inside, asked.settings["_copy_without_render"]):
+        patterns = asked.settings["_copy_without_render"]
+        if any(fnmatch(path.as_posix(), pattern) for path in (inside, *inside.parents) for pattern in patterns):
             yield inside.as_posix(), (source.read_bytes(), source)
         else:
             yield name, (renderer.render(_text(source)).encode(), source)
-
-
-def _is_copied(inside: Path, patterns: list[str]) -> bool:
-    return any(fnmatch(path.as_posix(), pattern) for path in (inside, *inside.parents) for pattern in patterns)
 
 
 def _text(path: Path) -> str:
@@ -157,13 +152,11 @@ class TemplateQuestions:
                 f"{name}: {answer!r} means something else to programs that read it",
                 fix=f"use another, for example {answer}-server",
             )
-        if name == "package_name" and self._is_reserved(answer):
+        reserved = (*keyword.kwlist, *sys.stdlib_module_names, *self.settings["_reserved"])
+        if name == "package_name" and answer in reserved:
             raise UsageError(
                 f"{name}: {answer!r} is taken by another module", fix=f"use another, for example {answer}_server"
             )
-
-    def _is_reserved(self, package: str) -> bool:
-        return keyword.iskeyword(package) or package in sys.stdlib_module_names or package in self.settings["_reserved"]
 
 
 # -- The part of Jinja that the project template uses: `{{ … }}` with a value, a table, a filter or a file.

@@ -47,20 +47,18 @@ async def sign_in_steps(url: str, ask: Send = send) -> AsyncIterator[Step]:
             SERVER, "reached", "broken", f"{url}: {error or type(error).__name__}", "start the server, or check the URL"
         )
         return
-    step = _refusal(answer)
-    yield step
+    yield _refusal(answer)
     if answer.status != 401:
         return
     said = oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
     yield _pointer(said)
-    yield _scopes(said)
+    scopes = said.get("scope") or "none: clients ask for scopes_supported, or for no scope"
+    yield Step(SERVER, "says which scopes", "ok", scopes)
     document: Mapping[str, Any] | None = None
     async for step, document in _metadata(url, said.get("resource_metadata"), ask):  # noqa: B007 (the last one counts)
         yield step
-    servers = texts(document.get("authorization_servers")) if document is not None else []
-    if document is None:
-        # Clients of 2025-03-26 take the server itself for the issuer. Newer ones do so if there is no metadata.
-        servers = [origin_of(url)]
+    # Clients of 2025-03-26 take the server itself for the issuer. Newer ones do so if there is no metadata.
+    servers = texts(document.get("authorization_servers")) if document is not None else [origin_of(url)]
     for issuer in servers:
         async for step in issuer_steps(issuer, url, texts((document or {}).get("scopes_supported")), ask):
             yield step
@@ -97,12 +95,6 @@ def _pointer(said: Mapping[str, str]) -> Step:
     )
 
 
-def _scopes(said: Mapping[str, str]) -> Step:
-    if said.get("scope"):
-        return Step(SERVER, "says which scopes", "ok", said["scope"])
-    return Step(SERVER, "says which scopes", "ok", "none: clients ask for scopes_supported, or for no scope")
-
-
 async def _metadata(url: str, named: str | None, ask: Send) -> AsyncIterator[tuple[Step, Mapping[str, Any] | None]]:
     """Looks for the metadata as clients do. The document of the last step is what was found."""
     usual = resource_places(url)
@@ -112,12 +104,11 @@ async def _metadata(url: str, named: str | None, ask: Send) -> AsyncIterator[tup
         if found is not None:
             yield Step(SERVER, "resource metadata", "ok", place), found
             yield _resource(url, found), found
-            servers = texts(found.get("authorization_servers"))
-            if not servers:
+            if servers := texts(found.get("authorization_servers")):
+                yield Step(SERVER, "names its issuers", "ok", ", ".join(servers)), found
+            else:
                 about = "authorization_servers is missing or empty: clients do not know where to sign in"
                 yield Step(SERVER, "names its issuers", "broken", about, "name at least one issuer"), found
-            else:
-                yield Step(SERVER, "names its issuers", "ok", ", ".join(servers)), found
             return
         problems.append(f"{place}: {problem}")
     fix = "serve the document (RFC 9728) there; behind a proxy, pass /.well-known/ on to the server"
@@ -149,9 +140,6 @@ class Step(NamedTuple):
 
 
 # -- The steps at one issuer: its metadata, and what it says about clients like those of MCP.
-
-
-Check = Callable[[str, Mapping[str, Any]], Step]
 
 
 async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: Send) -> AsyncIterator[Step]:
@@ -249,7 +237,7 @@ def _response_issuer(part: str, found: Mapping[str, Any]) -> Step:
     return Step(part, "names itself in answers", "missing", about, "send `iss` (RFC 9207), and publish that")
 
 
-CHECKS: Final[tuple[Check, ...]] = (
+CHECKS: Final[tuple[Callable[[str, Mapping[str, Any]], Step], ...]] = (
     _endpoints,
     _code_flow,
     _pkce,

@@ -15,7 +15,7 @@ from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
 from defserve.inspector.era_connection import Target
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.joined_topic import JoinedTopic, address_of
-from defserve.inspector.panels.live_topics import MAX_SEATS, TOPIC_VERBS
+from defserve.inspector.panels.live_topics import MAX_SEATS, VERBS
 from defserve.inspector.protocol import Request
 from defserve.serve.lifespans import serving
 from tests.gateway.topics import Running, gateway
@@ -143,7 +143,7 @@ async def test_the_person_is_told_that_the_gateway_has_left():
             arguments = {"url": here.url, "topic": "demo", "token": "t-admin"}
 
             async def follow() -> None:
-                await TOPIC_VERBS["topics.follow"](inspection, Request(arguments, take))
+                await VERBS["topics.follow"](inspection, Request(arguments, take))
 
             following = asyncio.create_task(follow())
             await until(lambda: bool(parts))

@@ -40,12 +40,10 @@ KEY_HELP: Final = f"the key the log was written with (default: ${VARIABLE}, then
 
 ANCHOR_HELP: Final = "where the log's heads are kept elsewhere: a file, or the address of a store; repeatable"
 
-COLUMNS: Final = ("seq", "time", "type", "result", "actor", "target", "trace")
-
 
 def main(argv: list[str]) -> int:
     about, examples = "Check that an audit log is intact, and read it.", VERIFY_EXAMPLES + SHOW_EXAMPLES
-    return run_action("defserve audit", about, examples, ACTIONS, argv)
+    return run_action("defserve audit", about, examples, {"verify": verify_log, "show": show_log}, argv)
 
 
 def verify_log(argv: list[str]) -> int:
@@ -108,13 +106,11 @@ def show_log(argv: list[str]) -> int:
     if options.json:
         show(*(Data(record, compact=True) for record in records))
     else:
-        show(Table(COLUMNS, map(_row, records), fit=("actor", "target", "trace")))
+        head = ("seq", "time", "type", "result", "actor", "target", "trace")
+        show(Table(head, map(_row, records), fit=("actor", "target", "trace")))
     if bad:
         show_stderr(*problem_lines("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
     return INTACT
-
-
-ACTIONS: Final = {"verify": verify_log, "show": show_log}
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:

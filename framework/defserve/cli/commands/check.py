@@ -139,8 +139,7 @@ def _call(line: str) -> Any:
 
 def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None:
     if options.json:
-        shown = {"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}
-        show(Data(shown))
+        show(Data({"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}))
         return
     for rule, level, (subject, where, problem, fix) in made:
         place = f"{where}: " if where else ""
@@ -164,7 +163,6 @@ def summary(made: list[Complaint], found: Definitions) -> str:
 # -- `defserve export`: documents made from what a server lists.
 
 
-EXPORT_ABOUT: Final = "Write a document about what a server offers, without starting it."
 EXPORT_EXAMPLES: Final = """  defserve export server.py --format catalog -o tools.json
   defserve export server.py --format openapi
   defserve export server.py --format mgp --env API_KEY >> mgp.toml
@@ -174,7 +172,9 @@ EXPORT_EXAMPLES: Final = """  defserve export server.py --format catalog -o tool
 
 def run_export(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = CommandParser("defserve export", EXPORT_ABOUT, EXPORT_EXAMPLES)
+    parser = CommandParser(
+        "defserve export", "Write a document about what a server offers, without starting it.", EXPORT_EXAMPLES
+    )
     options = parser.parse_options(
         before,
         Argument("target", nargs="*", help=TARGET_HELP),

@@ -62,7 +62,6 @@ COMMANDS: Final = {
     "node": "runs clients and inspectors written in JavaScript",
 }
 
-NO_LAYER: Final = "not on this system; the sandbox does without"
 
 State = Literal["ok", "unused", "missing", "broken"]
 SIGNS: Final[dict[State, str]] = {"ok": "ok", "unused": "--", "missing": "??", "broken": "!!"}
@@ -209,10 +208,10 @@ def _sandbox() -> Iterator[DoctorFinding]:
     layers = probe()
     for name in ("rlimits", "landlock", "seccomp"):
         there = bool(getattr(layers, name))
-        about = f"version {layers.landlock}" if name == "landlock" and there else ""
-        yield DoctorFinding(
-            "Kernel layers of the sandbox", name, "ok" if there else "unused", about if there else NO_LAYER
-        )
+        about = "" if there else "not on this system; the sandbox does without"
+        if name == "landlock" and there:
+            about = f"version {layers.landlock}"
+        yield DoctorFinding("Kernel layers of the sandbox", name, "ok" if there else "unused", about)
 
 
 def _commands() -> Iterator[DoctorFinding]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from defserve.gateway.config import GatewayConfig
 
 ON: Final = "ws://127.0.0.1:8100/ws"
-SCHEMES: Final = ("ws", "wss")
 
 EXAMPLES: Final = """  defserve gateway --config gateway.toml
   defserve gateway --on ws://127.0.0.1:8100/ws --config gateway.toml --log
@@ -71,7 +70,7 @@ def _summarize_config(address: Address, config: GatewayConfig) -> dict[str, Any]
 
 def _address(text: str) -> Address:
     address = Address.parse(text)
-    if address.scheme not in SCHEMES:
+    if address.scheme not in ("ws", "wss"):
         raise UsageError(f"a gateway cannot listen on {text!r}", fix=f"write {ON}, or wss://host:port/path")
     return address
 

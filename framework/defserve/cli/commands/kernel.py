@@ -28,7 +28,6 @@ EXAMPLES: Final = """  defserve kernel --on http://127.0.0.1:8000/mcp
   defserve kernel restart wiki
   defserve kernel access grant ann wiki --reason "writes the handbook"
 """
-STDIO: Final = "stdio:"
 FILE_ACTIONS: Final = {
     "import": "print an mgp.toml made from the settings of an MCP client",
     "schema": "print the JSON Schema of mgp.toml, for editors",
@@ -69,7 +68,7 @@ def main(argv: list[str]) -> int:
     config = load(file)
     if options.check:
         return _check(config)
-    options.on = options.on or config.settings.on or STDIO
+    options.on = options.on or config.settings.on or "stdio:"
     for note in config.notes:
         print(f"note: {note}", file=sys.stderr)
     from defserve.kernel.kernel import Kernel

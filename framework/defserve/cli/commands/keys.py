@@ -45,7 +45,8 @@ COLUMNS: Final = ("id", "principal", "created", "last used", "expires", "may", "
 
 def main(argv: list[str]) -> int:
     examples = CREATE_EXAMPLES + LIST_EXAMPLES + REVOKE_EXAMPLES
-    return run_action("defserve keys", "Make, list and revoke API keys.", examples, ACTIONS, argv)
+    actions = {"create": create, "list": show_keys, "revoke": revoke}
+    return run_action("defserve keys", "Make, list and revoke API keys.", examples, actions, argv)
 
 
 def create(argv: list[str]) -> int:
@@ -119,9 +120,6 @@ def revoke(argv: list[str]) -> int:
         raise UsageError(f"there is no key {id!r} in {options.store}", fix="run defserve keys list")
     show(Data({"revoked": id}, compact=True) if options.json else f"{id} is revoked")
     return 0
-
-
-ACTIONS: Final = {"create": create, "list": show_keys, "revoke": revoke}
 
 
 def _row(key: ApiKey) -> tuple[Part, ...]:

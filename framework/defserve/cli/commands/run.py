@@ -77,9 +77,6 @@ def warn_of_strangers(server: Any, options: Namespace) -> None:
 
 
 GRACE: Final = 30.0
-GRACE_HELP: Final = "how long running calls may take after a change (default: %(default)g)"
-WATCH_HELP: Final = "also watch this file or folder; repeatable"
-FREE_PORT: Final = "http://127.0.0.1:0/mcp"
 ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
 
 Clients stay connected and are told that the lists have changed. The old server finishes running calls. If the new
@@ -99,12 +96,21 @@ def run_dev(argv: list[str]) -> int:
     add_serving(parser)
     options = parser.parse_options(
         argv,
-        Argument("--watch", metavar="PATH", action="append", default=[], help=WATCH_HELP),
-        Argument("--grace", metavar="SECONDS", type=float, default=GRACE, help=GRACE_HELP),
+        Argument(
+            "--watch", metavar="PATH", action="append", default=[], help="also watch this file or folder; repeatable"
+        ),
+        Argument(
+            "--grace",
+            metavar="SECONDS",
+            type=float,
+            default=GRACE,
+            help="how long running calls may take after a change (default: %(default)g)",
+        ),
         *WEB_OPTIONS,
     )
     if options.web and options.on.startswith("stdio:"):
-        options.on = FREE_PORT  # standard input and output belong to the person who reads the address
+        # Standard input and output belong to the person who reads the address.
+        options.on = "http://127.0.0.1:0/mcp"
     if options.local_token is None and os.name == "posix":
         address = Address.parse(options.on, "/mcp")
         options.local_token = (address.scheme in PORTS and is_loopback(address.host)) or None

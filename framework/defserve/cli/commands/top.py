@@ -84,10 +84,6 @@ def _parse_interval(text: str) -> float:
 # -- A snapshot as blocks: a head of facts, and a table.
 
 
-KEYS: Final = "q quits"
-UNKNOWN_TOOLS: Final = "(unknown tools)"
-
-
 def page(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[Block]:
     yield _head(now, sum(now.rates(before).values()) if before else None)
     if now.note:
@@ -133,7 +129,7 @@ def _tool_row(name: str, figures: ToolFigures, before: ToolFigures | None, rates
     recent = figures.since(before) if before is not None else figures
     shown = recent if recent.calls else figures
     return (
-        (name or UNKNOWN_TOOLS, "title"),
+        (name or "(unknown tools)", "title"),
         _rate(rates.get(name)),
         f"{figures.calls:,}",
         (f"{figures.errors:,}", "bad" if recent.errors else "faint" if not figures.errors else "warning"),
@@ -228,7 +224,7 @@ async def watch(source: Source, every: float) -> None:
             blocks: list[Block] = [*page(seen, before if seen is not before else None), ""]
             if problem:
                 blocks.append(Line((problem.partition("\n")[0], "error")))
-            blocks.append(Line((f"every {every:g} s, {KEYS}", "faint")))
+            blocks.append(Line((f"every {every:g} s, q quits", "faint")))
             live.update(render_blocks(blocks, screen.width), refresh=True)
             try:
                 await asyncio.wait_for(pressed.wait(), every)

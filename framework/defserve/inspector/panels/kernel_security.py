@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, cast
 
 from defserve.client.client import Client
-from defserve.client.mgp.events import EventStream
 from defserve.client.mgp.permissions import risk_of
 from defserve.client.mgp.server_claims import tool_security
 from defserve.client.server_requests import AccessEntry
@@ -155,20 +154,15 @@ async def health(inspection: Inspection, request: Request) -> Any:
 
 async def events(inspection: Inspection, request: Request) -> Any:
     """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
-    async with _events(inspection, request) as stream:
-        request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
-        async for event in stream:
-            told = {"channel": event.channel, "data": event.data, "severity": event.severity, "missed": event.missed}
-            request.part({"event": {**told, "sequence": event.sequence, "at": time.time()}})
-
-
-@asynccontextmanager
-async def _events(inspection: Inspection, request: Request) -> AsyncGenerator[EventStream]:
     async with asking(inspection, request) as client:
         if client.mgp is None or "events" not in client.mgp.sections:
             raise PeerError("this server offers no event channels to this client")
         async with client.subscribe_events([request.text("pattern", "*")], every=EVERY_SECONDS) as stream:
-            yield stream
+            request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
+            async for event in stream:
+                told = {"channel": event.channel, "data": event.data, "severity": event.severity}
+                about = {"missed": event.missed, "sequence": event.sequence, "at": time.time()}
+                request.part({"event": {**told, **about}})
 
 
 async def _find_needed_permissions(client: Client) -> dict[str, list[str]]:
@@ -180,20 +174,6 @@ async def _find_needed_permissions(client: Client) -> dict[str, list[str]]:
             for permission in tool_security(name, tool).permissions or ():
                 found.setdefault(permission, []).append(name)
     return found
-
-
-VERBS: Final[Mapping[str, Verb]] = {
-    "security.overview": overview,
-    "security.permit": permit,
-    "security.reset": reset,
-    "security.access": access,
-    "security.grant": grant,
-    "security.revoke": revoke,
-    "security.audit": audit,
-    "security.verify": verify,
-    "security.health": health,
-    "security.events": events,
-}
 
 
 # -- The Kernel panel: the servers behind a kernel, what they do, and what an operator does with them.
@@ -272,7 +252,17 @@ def _on_kernel_error(inspection: Inspection, request: Request, way: InspectedKer
         inspection.on_request_failed(era_of(request), error)
 
 
-KERNEL_PANEL_VERBS: Final[Mapping[str, Verb]] = {
+VERBS: Final[Mapping[str, Verb]] = {
+    "security.overview": overview,
+    "security.permit": permit,
+    "security.reset": reset,
+    "security.access": access,
+    "security.grant": grant,
+    "security.revoke": revoke,
+    "security.audit": audit,
+    "security.verify": verify,
+    "security.health": health,
+    "security.events": events,
     "kernel.follow": follow,
     "kernel.logs": logs,
     "kernel.held": list_held_tools,

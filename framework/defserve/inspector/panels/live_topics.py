@@ -211,22 +211,6 @@ def _peers(inspection: Inspection) -> list[McplPeer]:
     return [mcpl for client in inspection.open_clients if (mcpl := client.mcpl) is not None]
 
 
-VERBS: Final[Mapping[str, Verb]] = {
-    "live.overview": overview,
-    "live.switch": switch,
-    "live.scopes": scopes,
-    "live.offer": offer,
-    "live.decide": decide,
-    "live.mode": mode,
-    "live.before": before,
-    "live.after": after,
-    "live.collect": collect,
-    "live.open": open_channel,
-    "live.close": close_channel,
-    "live.publish": publish,
-}
-
-
 # -- The Topics panel: to sit in a topic of a gateway, see who is there, and approve or reject what is proposed.
 
 
@@ -276,7 +260,19 @@ def _seat(inspection: Inspection, request: Request) -> JoinedTopic:
     return seat
 
 
-TOPIC_VERBS: Final[Mapping[str, Verb]] = {
+VERBS: Final[Mapping[str, Verb]] = {
+    "live.overview": overview,
+    "live.switch": switch,
+    "live.scopes": scopes,
+    "live.offer": offer,
+    "live.decide": decide,
+    "live.mode": mode,
+    "live.before": before,
+    "live.after": after,
+    "live.collect": collect,
+    "live.open": open_channel,
+    "live.close": close_channel,
+    "live.publish": publish,
     "topics.follow": follow,
     "topics.approve": approve,
     "topics.decline": decline,

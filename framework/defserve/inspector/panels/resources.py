@@ -14,7 +14,7 @@ from defserve.client.replies import list_if_known, number_of, object_of, text_of
 from defserve.client.skills import UnverifiedSkill
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.inspection import Inspection, Verb, asking
+from defserve.inspector.inspection import Inspection, Verb, asking, client_era
 from defserve.inspector.protocol import BadMessage, Json, Request
 from defserve.protocols.mcp.uri_template import expand_template, parse_template
 from defserve.protocols.mcp.versions import features
@@ -67,8 +67,7 @@ async def expand_uri(inspection: Inspection, request: Request) -> Any:
     """The URI of a template with `values`. What is left out, or empty, is left out of the URI."""
     values = {name: value for name, value in request.object("values").items() if value not in ("", [], None)}
     try:
-        parts = parse_template(request.text("template"))
-        return {"uri": expand_template(parts, values)}
+        return {"uri": expand_template(parse_template(request.text("template")), values)}
     except (TypeError, ValueError) as error:
         raise BadMessage(f"the template cannot be filled in: {error}", fix="type the whole URI") from None
 
@@ -101,15 +100,6 @@ async def complete(inspection: Inspection, request: Request) -> Any:
     return {"values": texts_of(found.get("values"))[:MAX_VALUES], "more": found.get("hasMore") is True}
 
 
-VERBS: Final[Mapping[str, Verb]] = {
-    "resources.list": list_resources,
-    "resources.expand": expand_uri,
-    "resources.read": read_resource,
-    "resources.watch": watch,
-    "complete": complete,
-}
-
-
 # -- The Prompts panel: the list, and a prompt with its arguments as the messages that it gives.
 
 
@@ -129,17 +119,10 @@ async def get(inspection: Inspection, request: Request) -> Any:
         return await client.request("prompts/get", params)
 
 
-PROMPT_VERBS: Final[Mapping[str, Verb]] = {
-    "prompts.list": list_prompts,
-    "prompts.get": get,
-}
-
-
 # -- The Skills panel: skills and their files, read only as far as they are what was listed.
 
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
-FOLDER: Final = "inode/directory"
 MAX_CHILDREN: Final = 2_000
 MAX_TEXT_LENGTH: Final = 2_000
 
@@ -151,7 +134,7 @@ async def list_skills(inspection: Inspection, request: Request) -> Any:
         if offer is None:
             return {"offered": False, "directories": False, "skills": [], "more": 0}
         found = await client.skills()
-        skills = inspection.skills.store_skills(_era(client.stateless), found)
+        skills = inspection.skills.store_skills(client_era(client), found)
         directories = object_of(offer).get("directoryRead") is True
         return {"offered": True, "directories": directories, "skills": skills, "more": len(found) - len(skills)}
 
@@ -163,7 +146,7 @@ async def read_skill_file(inspection: Inspection, request: Request) -> Any:
     """
     uri, path = request.text("uri"), request.text("path")
     async with asking(inspection, request) as client:
-        era = _era(client.stateless)
+        era = client_era(client)
         if request.arguments.get("again") is True:
             inspection.skills.drop_skill(era, uri)
         try:
@@ -188,7 +171,7 @@ async def directory(inspection: Inspection, request: Request) -> Any:
 def _child(each: JsonObject) -> JsonObject:
     uri, kind = str(each["uri"])[:MAX_TEXT_LENGTH], text_of(each.get("mimeType")) or ""
     name = uri.rstrip("/").rpartition("/")[2]
-    return {"uri": uri, "name": name, "type": kind[:200], "folder": kind == FOLDER}
+    return {"uri": uri, "name": name, "type": kind[:200], "folder": kind == "inode/directory"}
 
 
 def _text(data: bytes) -> str | None:
@@ -196,17 +179,6 @@ def _text(data: bytes) -> str | None:
         return data.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _era(stateless: bool) -> str:
-    return "stateless" if stateless else "handshake"
-
-
-SKILL_VERBS: Final[Mapping[str, Verb]] = {
-    "skills.list": list_skills,
-    "skills.read": read_skill_file,
-    "skills.directory": directory,
-}
 
 
 # -- What a server lists or gives, read for the page: members of the right type, whatever came.
@@ -249,3 +221,17 @@ def _item(item: JsonObject) -> JsonObject:
 
 def _texts(item: JsonObject, names: Sequence[str]) -> JsonObject:
     return {name: text for name in names if (text := text_of(item.get(name))) is not None}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "resources.list": list_resources,
+    "resources.expand": expand_uri,
+    "resources.read": read_resource,
+    "resources.watch": watch,
+    "complete": complete,
+    "prompts.list": list_prompts,
+    "prompts.get": get,
+    "skills.list": list_skills,
+    "skills.read": read_skill_file,
+    "skills.directory": directory,
+}

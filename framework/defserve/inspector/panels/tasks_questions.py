@@ -54,23 +54,11 @@ async def drop_finished_tasks(inspection: Inspection, request: Request) -> Any:
     return {"tasks": inspection.tasks.wire()}
 
 
-VERBS: Final[Mapping[str, Verb]] = {
-    "tasks.list": list_tasks,
-    "tasks.start": start,
-    "tasks.resume": resume,
-    "tasks.show": show,
-    "tasks.refresh": refresh,
-    "tasks.cancel": cancel,
-    "tasks.forget": drop_finished_tasks,
-}
-
-
 # -- The Questions panel: what waits, what is over, and the answers that stand: the roots, and a model made of rules.
 
 
 MAX_ROOTS: Final = 100
 MAX_ROOT_LENGTH: Final = 4_096
-ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
 
 async def open_questions(inspection: Inspection, request: Request) -> Any:
@@ -98,9 +86,9 @@ async def set_roots(inspection: Inspection, request: Request) -> Any:
     if not is_array(given) or len(given) > MAX_ROOTS:
         raise BadMessage(f"roots are a list of at most {MAX_ROOTS}")
     inspection.questions.roots[:] = [_root(object_of(each)) for each in given]
-    for connection in inspection.connections.values():
-        if (client := connection.client_now) is not None and not client.stateless:
-            client.notify_soon(ROOTS_CHANGED)
+    for client in inspection.open_clients:
+        if not client.stateless:
+            client.notify_soon("notifications/roots/list_changed")
     return _push_standing(inspection)
 
 
@@ -126,7 +114,14 @@ def _push_standing(inspection: Inspection) -> Json:
     return told
 
 
-QUESTION_VERBS: Final[Mapping[str, Verb]] = {
+VERBS: Final[Mapping[str, Verb]] = {
+    "tasks.list": list_tasks,
+    "tasks.start": start,
+    "tasks.resume": resume,
+    "tasks.show": show,
+    "tasks.refresh": refresh,
+    "tasks.cancel": cancel,
+    "tasks.forget": drop_finished_tasks,
     "questions.list": open_questions,
     "questions.answer": answer,
     "questions.past": past,

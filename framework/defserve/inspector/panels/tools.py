@@ -31,7 +31,6 @@ from defserve.inspector.recording.masking import mask_value, mask_words
 from defserve.protocols.mcp.app_policy import SCHEME
 from defserve.tooling.lint.definitions import tokens
 
-FEATURE_SET: Final = "featureSet"
 LOOKED_AT: Final = 20_000
 MAX_PAST_CALLS: Final = 120
 
@@ -42,7 +41,9 @@ async def list_tools(inspection: Inspection, request: Request) -> Any:
         found = await client.tools() if "tools" in client.capabilities else []
     named = [tool for tool in found if is_object(tool) and isinstance(tool.get("name"), str)]
     tools = [about(tool, client) for tool in named]
-    return {"tools": tools, "odd": len(found) - len(named), "searched": _is_searched(client)}
+    # Clients may search its tools, and need not read them all.
+    is_searched = client.mgp is not None and "tool_discovery" in client.mgp.extensions
+    return {"tools": tools, "odd": len(found) - len(named), "searched": is_searched}
 
 
 def about(tool: Json, client: Client) -> Json:
@@ -63,7 +64,7 @@ def about(tool: Json, client: Client) -> Json:
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
         "confirms": _confirms(security),
-        "set": text_of(object_of(tool.get("_meta")).get(FEATURE_SET)),
+        "set": text_of(object_of(tool.get("_meta")).get("featureSet")),
     }
 
 
@@ -72,11 +73,6 @@ def _confirms(security: ListedSecurity) -> bool:
     if security.risk == "dangerous":
         return security.confirmation_required is not False or not security.permissions
     return security.confirmation_required is True
-
-
-def _is_searched(client: Client) -> bool:
-    """Whether clients may search its tools, and need not read them all."""
-    return client.mgp is not None and "tool_discovery" in client.mgp.extensions
 
 
 async def call_tool(inspection: Inspection, request: Request) -> Any:
@@ -105,19 +101,10 @@ async def latency(inspection: Inspection, request: Request) -> Any:
     return {"calls": found[-MAX_PAST_CALLS:]}
 
 
-VERBS: Final[Mapping[str, Verb]] = {
-    "tools.list": list_tools,
-    "tools.call": call_tool,
-    "tools.save": save,
-    "tools.latency": latency,
-}
-
-
 # -- One call of a tool: its progress, its log lines and its parts as they come, then its result.
 
 
 MAX_CALL_SECONDS: Final = 24 * 3600.0
-LOG: Final = "notifications/message"
 
 
 class RunningCall:
@@ -208,7 +195,7 @@ async def call(inspection: Inspection, request: Request, client: Client) -> Json
 
     def heard(of: str, method: str, said: Json) -> None:
         # A log line does not say which call it belongs to: every call of its conversation shows it.
-        if of == spoken and method == LOG:
+        if of == spoken and method == "notifications/message":
             running.log(said)
 
     inspection.notices.append(heard)
@@ -435,8 +422,7 @@ async def message(inspection: Inspection, request: Request) -> Any:
     given = request.arguments.get("message")
     if not isinstance(given, dict):
         raise BadMessage("the argument 'message' is missing, or is not an object")
-    shown = inspection.apps[request.whole("app")]
-    return {"answers": await shown.answer(given)}
+    return {"answers": await inspection.apps[request.whole("app")].answer(given)}
 
 
 async def context(inspection: Inspection, request: Request) -> Any:
@@ -449,7 +435,11 @@ async def close(inspection: Inspection, request: Request) -> Any:
     return {}
 
 
-APP_VERBS: Final[Mapping[str, Verb]] = {
+VERBS: Final[Mapping[str, Verb]] = {
+    "tools.list": list_tools,
+    "tools.call": call_tool,
+    "tools.save": save,
+    "tools.latency": latency,
     "apps.list": list_apps,
     "apps.show": show,
     "apps.message": message,

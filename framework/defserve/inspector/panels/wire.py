@@ -183,19 +183,6 @@ def _belonging(recorder: Recorder, asked: RecordedMessage) -> list[RecordedMessa
     return found
 
 
-VERBS: Final[Mapping[str, Verb]] = {
-    "wire.filter": check,
-    "wire.follow": follow_timeline,
-    "wire.rows": rows,
-    "wire.find": find,
-    "wire.message": message,
-    "wire.eras": compare,
-    "wire.again": send_again,
-    "wire.clear": clear,
-    "wire.save": save,
-}
-
-
 # -- One request in both eras: its lines beside those of the other era, and sending it again in both.
 
 
@@ -367,8 +354,7 @@ async def _send(inspection: Inspection, era: str, method: str, params: Json) -> 
     """Send a request in an era. Why that was not possible; None if the server answered, whatever it said."""
     began = inspection.recorder.count
     try:
-        client = await inspection.client(era)
-        await client.request(method, params, timeout=SEND_SECONDS)
+        await (await inspection.client(era)).request(method, params, timeout=SEND_SECONDS)
     except DefserveError as error:
         inspection.on_request_failed(era, error)
         is_answer = any(
@@ -433,9 +419,6 @@ def get_request_params(recorder: Recorder, entry: RecordedMessage) -> JsonObject
 # -- The Latency panel: how long the calls of each tool took, and how many there are a second.
 
 
-PAUSE: Final = 1.0
-
-
 async def follow_latency(inspection: Inspection, request: Request) -> Any:
     """The figures as parts, a new one each second while there are calls, until it is cancelled."""
     connection = inspection.connection(era_of(request))
@@ -445,7 +428,18 @@ async def follow_latency(inspection: Inspection, request: Request) -> Any:
         if figures != told:
             told = figures
             request.part(figures)
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(1.0)
 
 
-LATENCY_VERBS: Final[Mapping[str, Verb]] = {"latency.follow": follow_latency}
+VERBS: Final[Mapping[str, Verb]] = {
+    "wire.filter": check,
+    "wire.follow": follow_timeline,
+    "wire.rows": rows,
+    "wire.find": find,
+    "wire.message": message,
+    "wire.eras": compare,
+    "wire.again": send_again,
+    "wire.clear": clear,
+    "wire.save": save,
+    "latency.follow": follow_latency,
+}

@@ -224,7 +224,7 @@ class Recorder:
 
     def _belongs(self, notice: RecordedMessage) -> None:
         """Find the request that a notice belongs to."""
-        is_end = notice.method == CANCELLED
+        is_end = notice.method == "notifications/cancelled"
         direction = notice.direction if is_end else _other(notice.direction)
         if notice.id is None or (asked := self._open.get((notice.era, direction, notice.id))) is None:
             return
@@ -287,9 +287,6 @@ def _error_in(message: Json) -> int | bool | None:
 
 
 MAX_SUMMARY: Final = 80
-CANCELLED: Final = "notifications/cancelled"
-PROGRESS: Final = "notifications/progress"
-LOG: Final = "notifications/message"
 
 LISTS: Final[Mapping[str, tuple[str, str]]] = {
     "tools/list": ("tools", "tool"),
@@ -304,9 +301,9 @@ def about(message: Json) -> str:
     """A request or a notice: the tool, the URI, the text that it carries. An error: its message."""
     params = object_of(message.get("params"))
     method = message.get("method")
-    if method == PROGRESS:
+    if method == "notifications/progress":
         return _format_summary(_progress(params))
-    if method == LOG:
+    if method == "notifications/message":
         return _format_summary(f"{params.get('level')}: {_text(params.get('data'))}")
     if isinstance(name := params.get("name"), str) and name:
         return name[:MAX_SUMMARY]

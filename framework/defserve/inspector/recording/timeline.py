@@ -88,9 +88,7 @@ class Rows:
 
     async def catch_up(self) -> None:
         """Look at every message that came since the last time."""
-        while True:
-            if not self._look():
-                return
+        while self._look():  # noqa: ASYNC110 - it only gives others their turn
             await asyncio.sleep(0)
 
     def place(self, seq: int) -> int:
@@ -103,7 +101,9 @@ class Rows:
     def _look(self) -> bool:
         """Look at some messages. Whether there are more."""
         recorder = self._recorder
-        self._drop_old_rows()
+        if (gone := self.place(recorder.first)) > 0:
+            del self._seqs[:gone]
+            self.dropped += gone
         start = max(self._seen, recorder.first)
         stop = min(start + AT_ONCE, recorder.count)
         for entry in recorder.slice(start, stop):
@@ -113,11 +113,6 @@ class Rows:
                 self._again(entry.of)
         self._seen = stop
         return stop < recorder.count
-
-    def _drop_old_rows(self) -> None:
-        if (gone := self.place(self._recorder.first)) > 0:
-            del self._seqs[:gone]
-            self.dropped += gone
 
     def _again(self, seq: int) -> None:
         """Look again at a request that was answered."""

@@ -60,14 +60,11 @@ def report(plan: ServePlan, more: list[str], folders: list[str]) -> None:
     `folders` are those that are served as they are.
     """
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    files = {os.path.abspath(file) for file in (*loaded, *more) if file and _is_source(file)}
+    found = {os.path.abspath(file) for file in (*loaded, *more) if file and os.path.isfile(file)}
+    files = [file for file in found if is_outside(file, (OURS, *PYTHONS))]
     # Renamed when it is complete.
     Path(plan.report + ".new").write_text(json.dumps({"files": sorted(files), "folders": folders}), encoding="utf-8")
     os.replace(plan.report + ".new", plan.report)
-
-
-def _is_source(file: str) -> bool:
-    return os.path.isfile(file) and is_outside(os.path.abspath(file), (OURS, *PYTHONS))
 
 
 def _files_of(error: BaseException | None) -> list[str]:

@@ -93,7 +93,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
-HeaderList = list[tuple[bytes, bytes]]
 
 SESSION, LAST_EVENT = b"mcp-session-id", b"last-event-id"
 LENGTH, NEGOTIATION = b"content-length", (b"content-type", b"accept")
@@ -252,7 +251,7 @@ def _header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None
     return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)
 
 
-def _without(headers: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> HeaderList:
+def _without(headers: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 

@@ -74,8 +74,9 @@ class ReloadSupervisor:
         except BaseException:
             await child.kill()
             raise
-        self._files.add(child.files())
-        self._files.add_trees(child.folders())
+        report = child.read_report()
+        self._files.add(report["files"])
+        self._files.add_trees(report["folders"])
         self._files.adopt(before, started)
         error = ready.exception() if ready is not None else None
         if ready is not None and error is None:
@@ -194,19 +195,12 @@ class ServerProcess:
             self._process.kill()
         await self.wait_for_exit()
 
-    def files(self) -> list[str]:
-        """Its source files, as far as it has reported them."""
-        return self._read_report("files")
-
-    def folders(self) -> list[str]:
-        """The folders that it serves as they are."""
-        return self._read_report("folders")
-
-    def _read_report(self, kind: str) -> list[str]:
+    def read_report(self) -> dict[str, list[str]]:
+        """Its source `files`, and the `folders` that it serves as they are, as far as it has reported them."""
         try:
-            return json.loads(self._report.read_text(encoding="utf-8"))[kind]
+            return json.loads(self._report.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return []
+            return {"files": [], "folders": []}
 
 
 # -- The files that a server consists of, and when one of them changes.

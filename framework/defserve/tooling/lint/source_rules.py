@@ -118,17 +118,16 @@ class DepthMeasure:
         inside = max((self.depth(each, left - 1) for each in below), default=0)
         branches = [b for member in ("anyOf", "oneOf", "allOf") for b in as_list(schema.get(member) or [])]
         beside = max((self.depth(branch, left - 1) for branch in branches), default=0)
-        return min(max(inside + _is_container(schema), beside), DEEPEST)
+        is_container = (
+            not {"object", "array"}.isdisjoint(map(str, as_list(schema.get("type")))) or "properties" in schema
+        )
+        return min(max(inside + is_container, beside), DEEPEST)
 
     def _measure_reference(self, reference: str, left: int) -> int:
         if reference not in self._known:
             self._known[reference] = DEEPEST  # if the measure comes back here, the schema is recursive
             self._known[reference] = self.depth(_target(self._root, reference), left - 1)
         return self._known[reference]
-
-
-def _is_container(schema: Mapping[str, Any]) -> bool:
-    return bool({"object", "array"} & set(map(str, as_list(schema.get("type"))))) or "properties" in schema
 
 
 def too_many(found: Definitions) -> Iterator[LintFinding]:
@@ -290,7 +289,6 @@ _REACHED: Final = re.compile(
     r"""(?P<scheme>https?|wss?)://(?P<host>[a-z0-9.-]+(?::\d+)?)|(?:src|href)\s*=\s*["']?//(?P<bare>[a-z0-9.-]+(?::\d+)?)""",
     re.IGNORECASE,
 )
-_ENDINGS: Final = (".html", ".htm")
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -298,8 +296,7 @@ def find_unnamed_origins(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
         if item.origins is None:
             continue
-        reached = {origin: None for html in _pages(item) for origin in _origins(html)}
-        for origin in reached:
+        for origin in dict.fromkeys(origin for html in _pages(item) for origin in _origins(html)):
             if not any(_names(named, origin) for named in item.origins):
                 yield about(
                     item,
@@ -345,17 +342,14 @@ def _pages(item: Definition) -> Iterator[str]:
 def _files(item: Definition) -> Iterator[Path]:
     folder = Path(inspect.getsourcefile(item.function) or ".").parent if inspect.isfunction(item.function) else Path()
     for text in _texts(item.function):
-        if text.lower().endswith(_ENDINGS) and "<" not in text and os.linesep not in text:
+        if text.lower().endswith((".html", ".htm")) and "<" not in text and os.linesep not in text:
             yield folder / text
 
 
 def _texts(function: Any) -> Iterator[str]:
     """The texts in a function, and those of its module that it names."""
-    try:
-        (written,) = ast.parse(dedent(inspect.getsource(function))).body
-    except (TypeError, OSError, SyntaxError, ValueError):
-        return  # there is no source, or it cannot be parsed alone
-    body = written.body if isinstance(written, ast.FunctionDef | ast.AsyncFunctionDef) else []
+    written, _ = _source(function)
+    body = written.body if written is not None else []
     for node in (node for statement in body for node in ast.walk(statement)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value

@@ -85,7 +85,6 @@ def _write_json(path: Path, value: Any) -> Path:
 
 
 LAST_LINES: Final = 20
-ENDINGS: Final = (".whl", ".tar.gz")
 
 
 def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
@@ -99,7 +98,7 @@ def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
         raise UsageError(f"building failed: {' '.join(command)}\n{tail}")
     built = list(find_built(project, out))
-    wheels, sdists = ([path for path in built if path.name.endswith(end)] for end in ENDINGS)
+    wheels, sdists = ([path for path in built if path.name.endswith(end)] for end in (".whl", ".tar.gz"))
     if len(wheels) != 1 or len(sdists) != 1:
         raise UsageError(f"{' '.join(command)} made {len(wheels)} wheels and {len(sdists)} sdists in {out}")
     return wheels[0], sdists[0]
@@ -269,7 +268,12 @@ def uploads(package: Package, out: Path) -> list[Upload]:
     """The uploads, in order. The registry comes last: it looks in the package index for the marker in the README."""
     built = tuple(path.name for path in package.files if path.name.endswith((".whl", ".tar.gz")))
     return [
-        Upload("wheel and sdist to the package index", _index(built), out, _missing_index()),
+        Upload(
+            "wheel and sdist to the package index",
+            _index(built),
+            out,
+            "" if find_spec("twine") or shutil.which("uv") else install_command("twine"),
+        ),
         Upload(
             "server.json to the MCP registry",
             (shutil.which("mcp-publisher") or "mcp-publisher", "publish"),
@@ -292,7 +296,3 @@ def _index(built: tuple[str, ...]) -> tuple[str, ...]:
     if uv := shutil.which("uv"):
         return (uv, "publish", *built)
     return ("twine", "upload", *built)
-
-
-def _missing_index() -> str:
-    return "" if find_spec("twine") or shutil.which("uv") else install_command("twine")

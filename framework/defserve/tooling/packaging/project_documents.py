@@ -22,7 +22,6 @@ from defserve.errors import UsageError
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 MAX_META_BYTES: Final = 4096
-HERE: Final = Path(__file__).parent
 
 Document = dict[str, Any]
 
@@ -73,7 +72,7 @@ def schema_problems(document: Document, schema: str) -> Iterator[str]:
     """Where a document breaks its schema (`server` or `manifest`), one line each."""
     from jsonschema import Draft202012Validator
 
-    rules: Mapping[str, Any] = json.loads((HERE / f"{schema}.schema.json").read_text(encoding="utf-8"))
+    rules: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"{schema}.schema.json").read_text(encoding="utf-8"))
     validator: Any = Draft202012Validator(rules)
     # An empty name means that the README has no marker; `disagreements` reports that.
     found = (error for error in validator.iter_errors(document) if (error.json_path, error.instance) != ("$.name", ""))
