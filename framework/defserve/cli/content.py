@@ -11,6 +11,7 @@ import binascii
 import json
 import os
 import re
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -239,15 +240,16 @@ def first_line(item: Mapping[str, Any]) -> str:
 # -- A file that is only checked, as JSON: `kernel --check --json`, `gateway --check --json`.
 
 
-def show_checked(file: str, check: Callable[[], dict[str, Any]]) -> int:
-    """Print whether a file is valid: with what `check` tells of it, or the problem that it raises. The exit code."""
+def show_checked(options: Namespace, file: str, check: Callable[[], dict[str, Any]]) -> int:
+    """Print whether a file is valid: with what `check` tells of it, or the problem that it raises. The exit code.
+
+    Raises UsageError if the options do not ask for a check.
+    """
+    if not options.check:
+        raise UsageError("--json goes with --check", fix="add --check, or leave --json out")
     try:
         told: dict[str, Any] = {"file": file, "valid": True, **check()}
     except UsageError as error:
         told = {"file": file, "valid": False, "problem": error.problem, "where": error.where, "fix": error.fix}
     show(Data(told))
     return OK if told["valid"] else WRONG
-
-
-def refuse_json() -> UsageError:
-    return UsageError("--json goes with --check", fix="add --check, or leave --json out")

@@ -288,6 +288,7 @@ def read_json(text: str, name: str, fix: str) -> Any:
 # -- Short tracebacks: the frames of the author's code, without those of what runs it.
 
 
+MORE: Final = "(-v shows every frame)"
 FRAME: Final = re.compile(r'^  File "([^"\n]+)", line .*\n(?:    .*\n)*', re.MULTILINE)
 
 
@@ -308,7 +309,7 @@ def brief(text: str) -> str:
     paths = [frame[1] for frame in FRAME.finditer(text)]
     hidden = (OURS, *PYTHONS) if any(is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
     shown = FRAME.sub(lambda frame: frame[0] if is_outside(frame[1], hidden) else "", text)
-    return text if shown == text else f"{shown.rstrip()}\n(-v shows every frame)"
+    return text if shown == text else f"{shown.rstrip()}\n{MORE}"
 
 
 # -- A filter on a log, for as long as a block runs.

@@ -36,11 +36,17 @@ class BadMessage(UsageError):
 class Request:
     """One request of the page."""
 
-    __slots__ = ("arguments", "part")
+    __slots__ = ("_last", "arguments", "part")
 
     def __init__(self, arguments: Mapping[str, Any], part: Callable[[Any], None]) -> None:
-        self.arguments, self.part = arguments, part
+        self.arguments, self.part, self._last = arguments, part, None
         """`part` sends something before the answer. It does not wait: a page that reads too slowly is disconnected."""
+
+    def part_if_changed(self, part: Json) -> None:
+        """Send a part, unless it is the same as the last one that was sent this way."""
+        if part != self._last:
+            self._last = part
+            self.part(part)
 
     def text(self, name: str, default: str | None = None) -> str:
         """The argument `name`, which is a string. Raises BadMessage if it is missing or something else."""

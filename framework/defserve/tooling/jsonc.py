@@ -54,13 +54,15 @@ def set_value(text: str, path: Sequence[str], value: Any) -> str:
     if not _TRIVIA.sub("", text):
         text = text + ("" if not text or text.endswith("\n") else "\n") + "{}\n"
         root = _parse_document(text)
-    target, depth = _deepest(root, path)
+    target, members, depth = _deepest(root, path)
     expected = copy_with_value(root.value, path, value)
     for key in reversed(path[depth + 1 :]):
         value = {key: value}
-    assert target.members is not None
-    known = [member for member in target.members if member.key == path[depth]]
-    edited = _replace_node(text, known[-1].node, value) if known else _insert_member(text, target, path[depth], value)
+    known = [member for member in members if member.key == path[depth]]
+    if known:
+        edited = _replace_node(text, known[-1].node, value)
+    else:
+        edited = _insert_member(text, target, members, path[depth], value)
     return mark + _check_meaning(edited, expected)
 
 
@@ -68,18 +70,16 @@ def remove(text: str, path: Sequence[str]) -> str:
     """The text without what is at `path`; the same text if there is nothing. Raises BrokenDocument or NotEditable."""
     mark, text = _split_byte_order_mark(text)
     root = _parse_document(text)
-    target, depth = _deepest(root, path)
-    assert target.members is not None
-    if depth < len(path) - 1 or all(member.key != path[-1] for member in target.members):
+    _, members, depth = _deepest(root, path)
+    if depth < len(path) - 1 or all(member.key != path[-1] for member in members):
         return mark + text
     expected = copy_with_value(root.value, path, GONE)
     while True:
-        target, _ = _deepest(_parse_document(text), path)
-        assert target.members is not None
-        places = [place for place, member in enumerate(target.members) if member.key == path[-1]]
+        _, members, _ = _deepest(_parse_document(text), path)
+        places = [place for place, member in enumerate(members) if member.key == path[-1]]
         if not places:
             return mark + _check_meaning(text, expected)
-        text = _without(text, target, places[-1])
+        text = _without(text, members, places[-1])
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -178,15 +178,18 @@ def _fail(text: str, at: int, problem: str) -> NoReturn:
 
 
 # -- writing ---------------------------------------------------------------------------------------------
-def _deepest(root: JsonNode, path: Sequence[str]) -> tuple[JsonNode, int]:
-    """The innermost object that exists on the way to `path`, and how many keys lead to it; at least one key is left."""
+def _deepest(root: JsonNode, path: Sequence[str]) -> tuple[JsonNode, list[JsonMember], int]:
+    """The innermost object that exists on the way to `path`, its members, and how many keys lead to it.
+
+    At least one key is left.
+    """
     node, depth = root, 0
     while True:
         if node.members is None:
             raise NotEditable(f"{'.'.join(path[:depth]) or 'the whole file'} is not an object")
         inside = [member for member in node.members if member.key == path[depth]]
         if not inside or depth == len(path) - 1:
-            return node, depth
+            return node, node.members, depth
         node, depth = inside[-1].node, depth + 1
 
 
@@ -202,11 +205,10 @@ def _replace_node(text: str, node: JsonNode, value: Any) -> str:
     return text[: node.start] + _dump(text, value, _indent_at(text, node.start)) + text[node.end :]
 
 
-def _insert_member(text: str, target: JsonNode, key: str, value: Any) -> str:
-    assert target.members is not None
-    if not target.members:
+def _insert_member(text: str, target: JsonNode, members: list[JsonMember], key: str, value: Any) -> str:
+    if not members:
         return _insert_first_member(text, target, key, value)
-    first, last = target.members[0], target.members[-1]
+    first, last = members[0], members[-1]
     end = last.comma or last.node.end
     if "\n" not in text[target.start : first.start]:
         member = f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
@@ -227,9 +229,7 @@ def _insert_first_member(text: str, target: JsonNode, key: str, value: Any) -> s
     return text[: target.start + 1] + inside + member + text[target.end - 1 :]
 
 
-def _without(text: str, target: JsonNode, place: int) -> str:
-    assert target.members is not None
-    members = target.members
+def _without(text: str, members: list[JsonMember], place: int) -> str:
     member, is_last = members[place], place == len(members) - 1
     start, end = member.start, member.comma or member.node.end
     line = text.rfind("\n", 0, start) + 1

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.content import refuse_json, show_checked
+from defserve.cli.content import show_checked
 from defserve.cli.exits import INTERRUPTED
 from defserve.cli.parser import Argument, CommandParser, flag
 from defserve.errors import UsageError
@@ -50,9 +50,9 @@ def main(argv: list[str]) -> int:
     from defserve.gateway.config import load
 
     if options.json:
-        if not options.check:
-            raise refuse_json()
-        return show_checked(options.config, lambda: _summarize_config(_address(options.on), load(options.config)))
+        return show_checked(
+            options, options.config, lambda: _summarize_config(_address(options.on), load(options.config))
+        )
     address, config = _address(options.on), load(options.config)
     if options.check:
         print(f"{options.config} is valid")

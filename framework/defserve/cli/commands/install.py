@@ -182,10 +182,10 @@ class SettingsReport(NamedTuple):
     def show(self, done: str, *more: str, is_changed: bool = True, **facts: object) -> int:
         if self.options.json:
             told = {name: None if value is None else str(value) for name, value in facts.items()}
-            client = self.options.client
-            show(Data({"name": self.name, "client": client, "path": str(self.path), "is_changed": is_changed, **told}))
-            return 0
-        show(done, *(f"  {line}" for line in more if line))
+            about = {"name": self.name, "client": self.options.client, "path": str(self.path)}
+            show(Data({**about, "is_changed": is_changed, **told}))
+        else:
+            show(done, *(f"  {line}" for line in more if line))
         return 0
 
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.content import refuse_json, show_checked
+from defserve.cli.content import show_checked
 from defserve.cli.exits import OK
 from defserve.cli.kernel_actions import CONFIG_HELP, list_words, run_verb
 from defserve.cli.parser import Argument, CommandParser, flag
@@ -62,9 +62,7 @@ def main(argv: list[str]) -> int:
 
     file = locate_config(options.config)
     if options.json:
-        if not options.check:
-            raise refuse_json()
-        return show_checked(str(file), lambda: _summarize_config(load(file)))
+        return show_checked(options, str(file), lambda: _summarize_config(load(file)))
     config = load(file)
     if options.check:
         return _check(config)

@@ -184,23 +184,14 @@ async def follow(inspection: Inspection, request: Request) -> Any:
 
     Each part has the `way` to the kernel (None: the server is none), its `status` and its `servers`.
     """
-    told: Any = None
-    while True:
-        way = await _way(inspection, request)
-        if way is None:
-            found: Any = {"way": None}
-        else:
-            try:
-                found = {"way": way.name, "verbs": list(way.verbs), **await way.look()}
-            except PeerError as error:
-                _on_kernel_error(inspection, request, way, error)
-                raise
-        if found != told:
-            told = found
-            request.part(found)
-        if way is None:
-            return None
+    while (way := await _way(inspection, request)) is not None:
+        try:
+            request.part_if_changed({"way": way.name, "verbs": list(way.verbs), **await way.look()})
+        except PeerError as error:
+            _on_kernel_error(inspection, request, way, error)
+            raise
         await asyncio.sleep(way.pause)
+    request.part_if_changed({"way": None})
 
 
 async def logs(inspection: Inspection, request: Request) -> Any:

@@ -226,12 +226,10 @@ async def follow(inspection: Inspection, request: Request) -> Any:
     async with join_topic(address, token=token) as me:
         number = max(inspection.seats, default=0) + 1
         seat = inspection.seats[number] = JoinedTopic(me)
-        listening, told = asyncio.create_task(seat.listen(), name="defserve.inspector topic"), None
+        listening = asyncio.create_task(seat.listen(), name="defserve.inspector topic")
         try:
             while not me.over.is_set():
-                if (found := seat.describe_topic()) != told:
-                    told = found
-                    request.part({"seat": number, **found})
+                request.part_if_changed({"seat": number, **seat.describe_topic()})
                 await seat.change()
         finally:
             del inspection.seats[number]

@@ -45,7 +45,6 @@ async def follow_timeline(inspection: Inspection, request: Request) -> Any:
     query, recorder = _query(request), inspection.recorder
     more = asyncio.Event()
     more.set()
-    last: Json = {}
     end = recorder.subscribe(lambda _: more.set())
     cleared = inspection.timeline.on_clear(more.set)
     try:
@@ -54,17 +53,16 @@ async def follow_timeline(inspection: Inspection, request: Request) -> Any:
             more.clear()
             rows = await inspection.timeline.rows.of(query)
             first, stop = _span(recorder, rows, request)
-            told: Json = {
-                "rows": stop - first,
-                "messages": recorder.count - recorder.first,
-                "errors": recorder.errors,
-                "version": rows.version,
-                "dropped": rows.dropped,
-                "overview": inspection.timeline.overview.bars(),
-            }
-            if told != last:
-                request.part(told)
-                last = told
+            request.part_if_changed(
+                {
+                    "rows": stop - first,
+                    "messages": recorder.count - recorder.first,
+                    "errors": recorder.errors,
+                    "version": rows.version,
+                    "dropped": rows.dropped,
+                    "overview": inspection.timeline.overview.bars(),
+                }
+            )
             await asyncio.sleep(BATCH_SECONDS)
     finally:
         end()
@@ -422,12 +420,8 @@ def get_request_params(recorder: Recorder, entry: RecordedMessage) -> JsonObject
 async def follow_latency(inspection: Inspection, request: Request) -> Any:
     """The figures as parts, a new one each second while there are calls, until it is cancelled."""
     connection = inspection.connection(era_of(request))
-    told: Any = None
     while True:
-        figures = inspection.latencies.describe_era(connection.era)
-        if figures != told:
-            told = figures
-            request.part(figures)
+        request.part_if_changed(inspection.latencies.describe_era(connection.era))
         await asyncio.sleep(1.0)
 
 

@@ -316,7 +316,13 @@ class Overview:
     def _count(self) -> None:
         recorder = self._recorder
         if recorder.first != self._first:
-            self._drop_old_buckets()
+            # What lies before the first message that is left is dropped.
+            self._first = recorder.first
+            if (left := recorder.entry(self._first)) is None:
+                self._buckets, self._width = {}, NARROWEST
+            else:
+                oldest = int(left.time / self._width)
+                self._buckets = {bucket: counts for bucket, counts in self._buckets.items() if bucket >= oldest}
         for entry in recorder.slice(max(self._seen, recorder.first), recorder.count):
             bucket = int(entry.time / self._width)
             messages, errors = self._buckets.get(bucket, (0, 0))
@@ -325,16 +331,6 @@ class Overview:
             if len(self._buckets) > MAX_BUCKETS:
                 self._widen()
         self._seen = recorder.count
-
-    def _drop_old_buckets(self) -> None:
-        """Drop what lies before the first message that is left."""
-        self._first = self._recorder.first
-        left = self._recorder.entry(self._first)
-        if left is None:
-            self._buckets, self._width = {}, NARROWEST
-        else:
-            oldest = int(left.time / self._width)
-            self._buckets = {bucket: counts for bucket, counts in self._buckets.items() if bucket >= oldest}
 
     def _widen(self) -> None:
         """Make buckets twice as wide."""

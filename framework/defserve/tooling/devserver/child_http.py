@@ -230,13 +230,14 @@ class SessionReopener:
             if (name := _header(response.get("headers", ()), SESSION)) is not None:
                 names.append(name)
 
-        gone = asyncio.Event()
+        unread = [body]
 
-        async def never() -> Message:
-            await gone.wait()
-            return {"type": "http.disconnect"}
+        async def receive() -> Message:
+            if not unread:
+                await asyncio.Event().wait()  # this client does not leave
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
 
-        await self._app({**scope, "method": "POST", "headers": headers}, _replay_body(body, never), on_send)
+        await self._app({**scope, "method": "POST", "headers": headers}, receive, on_send)
         return names[0] if names else None
 
 
@@ -282,13 +283,3 @@ class OverheardBody:
         whole = b"".join(self._chunks)
         self._chunks, self._left = [], -1
         return whole
-
-
-def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Receives the body again, then what follows."""
-    left = [body]
-
-    async def receive_again() -> Message:
-        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
-
-    return receive_again

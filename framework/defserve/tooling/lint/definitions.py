@@ -5,9 +5,12 @@ Beside it: what a rule finds, and the check of single calls against a list of to
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from textwrap import dedent
 from typing import Any, Final, NamedTuple
 
 from defserve.core.json_values import as_list, is_array, is_mapping
@@ -210,6 +213,22 @@ def security_of(wire: Mapping[str, Any]) -> Mapping[str, Any]:
     meta: Any = wire.get("_meta") or {}
     found: Any = wire.get("security") or meta.get(SECURITY_KEY)
     return found if is_mapping(found) else {}
+
+
+# -- The source of a function, for the rules that read it.
+
+
+Def = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def read_function(function: Any) -> tuple[Def | None, int]:
+    """The function as it is written, and its first line. None if there is no source, or it cannot be parsed alone."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        (written,) = ast.parse(dedent("".join(lines))).body
+    except (TypeError, OSError, SyntaxError, ValueError):
+        return None, 0
+    return (written if isinstance(written, Def) else None), first
 
 
 # -- One problem: what it is, where it is, and what to do about it.

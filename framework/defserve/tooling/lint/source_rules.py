@@ -9,14 +9,21 @@ import re
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
-from textwrap import dedent
 from typing import Any, Final
 from urllib.parse import unquote
 
 from defserve.base.hidden_characters import describe_hidden as hidden_in
 from defserve.context import Context
 from defserve.core.json_values import as_list, is_mapping
-from defserve.tooling.lint.definitions import Definition, Definitions, LintFinding, ServedSkill, about
+from defserve.tooling.lint.definitions import (
+    Def,
+    Definition,
+    Definitions,
+    LintFinding,
+    ServedSkill,
+    about,
+    read_function,
+)
 from defserve.tooling.packaging.privacy import private_kind, secret_kind
 
 FLAT: Final = 2
@@ -161,8 +168,6 @@ VERBS: Final = {name for name, verb in vars(Context).items() if inspect.iscorout
 TELLING: Final = ("progress", "emit")
 """The methods of a Context that give nothing to await, as do all of its `log`."""
 
-Def = ast.FunctionDef | ast.AsyncFunctionDef
-
 # Where a value is used as it is. As an argument of a call it may still be awaited.
 USES: Final = (
     ast.Expr,
@@ -182,17 +187,19 @@ USES: Final = (
 
 def forgotten(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
-        for verb, line, is_async in _find_unawaited_calls(item.function):
-            problem, fix = f"{verb}(…) is not awaited, so it does nothing", f"write await {verb}(…)"
-            if not is_async:
+        written, first = read_function(item.function)
+        for call in _forgotten_in(written, _contexts(written)) if written is not None else ():
+            verb = ast.unparse(call.func)
+            fix = f"write await {verb}(…)"
+            if isinstance(written, ast.FunctionDef):
                 fix = f"in a plain def, write {verb.partition('.')[0]}.wait({verb}(…)), or make it async def"
-            where = f"{item.where.rpartition(':')[0]}:{line}" if item.where else ""
-            yield about(item, problem, fix)._replace(where=where)
+            where = f"{item.where.rpartition(':')[0]}:{first + call.lineno - 1}" if item.where else ""
+            yield about(item, f"{verb}(…) is not awaited, so it does nothing", fix)._replace(where=where)
 
 
 def needless(found: Definitions) -> Iterator[LintFinding]:
     for item in found.items:
-        written, first = _source(item.function)
+        written, first = read_function(item.function)
         if written is None:
             continue
         contexts = _contexts(written)
@@ -202,24 +209,6 @@ def needless(found: Definitions) -> Iterator[LintFinding]:
                 where = f"{item.where.rpartition(':')[0]}:{first + node.lineno - 1}" if item.where else ""
                 problem = f"{verb}(…) gives nothing to await, so this line fails"
                 yield about(item, problem, f"write {verb}(…) without await")._replace(where=where)
-
-
-def _find_unawaited_calls(function: Any) -> Iterator[tuple[str, int, bool]]:
-    """The call as it is written, its line, and whether it could be awaited there."""
-    written, first = _source(function)
-    if written is not None:
-        for call in _forgotten_in(written, _contexts(written)):
-            yield ast.unparse(call.func), first + call.lineno - 1, isinstance(written, ast.AsyncFunctionDef)
-
-
-def _source(function: Any) -> tuple[Def | None, int]:
-    """The function as it is written, and its first line. None if there is no source, or it cannot be parsed alone."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-        (written,) = ast.parse(dedent("".join(lines))).body
-    except (TypeError, OSError, SyntaxError, ValueError):
-        return None, 0
-    return (written if isinstance(written, Def) else None), first
 
 
 def _contexts(written: Def) -> set[str]:
@@ -348,7 +337,7 @@ def _files(item: Definition) -> Iterator[Path]:
 
 def _texts(function: Any) -> Iterator[str]:
     """The texts in a function, and those of its module that it names."""
-    written, _ = _source(function)
+    written, _ = read_function(function)
     body = written.body if written is not None else []
     for node in (node for statement in body for node in ast.walk(statement)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

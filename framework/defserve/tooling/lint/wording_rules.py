@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
-from textwrap import dedent
 from typing import Any, Final
 
 from defserve.base.hidden_characters import describe_hidden as hidden_in
 from defserve.core.json_values import is_array, is_mapping
-from defserve.tooling.lint.definitions import Definition, Definitions, LintFinding, ToolParameter, about
+from defserve.tooling.lint.definitions import Definition, Definitions, LintFinding, ToolParameter, about, read_function
 
 LONG: Final = 1_000
 ALIKE: Final = 0.8
@@ -356,12 +354,8 @@ def find_sent_states(found: Definitions) -> Iterator[LintFinding]:
 # -- texts -----------------------------------------------------------------------------------------------
 def _texts(function: Any) -> Iterator[tuple[str, int]]:
     """The texts that a function may return, with their lines: its literals, and the constants of its module."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-        (written,) = ast.parse(dedent("".join(lines))).body
-    except (TypeError, OSError, SyntaxError, ValueError):
-        return  # there is no source, or it cannot be parsed alone
-    if not isinstance(written, ast.FunctionDef | ast.AsyncFunctionDef):
+    written, first = read_function(function)
+    if written is None:
         return
     documented = ast.get_docstring(written, clean=False) is not None
     known: Mapping[str, Any] = getattr(function, "__globals__", {})
