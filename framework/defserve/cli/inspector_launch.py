@@ -7,7 +7,7 @@ import os
 import shlex
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -38,19 +38,12 @@ def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Name
     return asyncio.run(_run(make_inspector_target(target, words, options), web_options(options), options.store))
 
 
-async def _run(target: Target, options: WebOptions, store: str | None) -> int:
-    async with _reading(target, store) as read:
-        return await run(read, options, stop_signals())
-
-
-@asynccontextmanager
-async def _reading(target: Target, store: str | None) -> AsyncGenerator[Target]:
-    """The target with the store of its server, if that was given. Raises UsageError if it is not there."""
-    if store is None:
-        yield target
-        return
-    async with open_states_at(existing(store)) as stored:
-        yield replace(target, stored=stored)
+async def _run(
+    target: Target, options: WebOptions, store: str | None, ending: asyncio.Future[int] | None = None
+) -> int:
+    """Inspect until `ending`, or a signal. A store that is given is read too; raises UsageError if it is not there."""
+    async with nullcontext(target.stored) if store is None else open_states_at(existing(store)) as stored:
+        return await run(replace(target, stored=stored), options, ending or stop_signals())
 
 
 def inspector_beside(options: Namespace) -> Beside:
@@ -62,8 +55,7 @@ def inspector_beside(options: Namespace) -> Beside:
         beside = replace(
             make_inspector_target(ServerTarget(address=address), [address], reached), tracebacks=IN_TERMINAL
         )
-        async with _reading(beside, options.store) as target:
-            return await run(target, web, ending)
+        return await _run(beside, web, options.store, ending)
 
     return run_beside
 

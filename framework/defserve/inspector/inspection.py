@@ -160,9 +160,6 @@ class Inspection:
         def era() -> str:
             return connection.era
 
-        async def confirm(tool: str, arguments: Json, security: Json) -> bool:
-            return await questions.confirm(era(), tool, arguments, security)
-
         async def approve(permission: str, risk: str, server: str) -> bool | None:
             if permission in self.granted:
                 return self.granted[permission]
@@ -174,11 +171,13 @@ class Inspection:
                 self.granted[permission] = decided
             return decided
 
-        def heard(method: str, params: Json) -> None:
-            self._heard(era(), method, params)
-
         # What the server refuses is worth seeing, so our own side judges no arguments.
-        guard: dict[str, Any] = {"confirm": confirm, "validators": {"*": "none"}, "retry": False, "audit": self.audit}
+        guard: dict[str, Any] = {
+            "confirm": lambda tool, arguments, security: questions.confirm(era(), tool, arguments, security),
+            "validators": {"*": "none"},
+            "retry": False,
+            "audit": self.audit,
+        }
         mgp = Mgp("interactive", approve, extensions=(*EXTENSIONS, *ASKING, "discovery"), **guard)
         return {
             "answers": questions.answers(era),
@@ -199,7 +198,7 @@ class Inspection:
             ),
             "timeout": OPEN_SECONDS,
             "log_level": "debug",
-            "on_notification": heard,
+            "on_notification": lambda method, params: self._heard(era(), method, params),
         }
 
     def _on_connection_changed(self, connection: EraConnection) -> None:
@@ -432,7 +431,7 @@ MAX_LINE_BYTES: Final = 4_096
 
 
 class ServerLog:
-    """`find` gives the log; None if the server has none, or it is out of reach."""
+    """`find` gives the log; None if the server has none, or it is out of reach. Reading it takes a thread."""
 
     def __init__(self, find: Callable[[], ReadableAuditLog | None] | None) -> None:
         self._find = find
@@ -442,15 +441,8 @@ class ServerLog:
         """Whether the server does not run here, so that its log can never be read."""
         return self._find is None
 
-    async def lines(self) -> Json | None:
+    def lines(self) -> Json | None:
         """`{"name", "lines"}`, newest first; None if there is no log to read. Lines are not checked: `verify` does."""
-        return await asyncio.to_thread(self._lines)
-
-    async def verify(self) -> Json:
-        """Check the whole chain. Raises UsageError if there is no log to read."""
-        return await asyncio.to_thread(self._verify)
-
-    def _lines(self) -> Json | None:
         if (log := self._log) is None:
             return None
         last = log.last_seq  # what waits is written first
@@ -460,7 +452,8 @@ class ServerLog:
         found = [_line(event.get("seq"), event, None) for event in page.events]
         return {"name": type(log).__name__, "lines": found[::-1]}
 
-    def _verify(self) -> Json:
+    def verify(self) -> Json:
+        """Check the whole chain. Raises UsageError if there is no log to read."""
         if (log := self._log) is None:
             if self.is_elsewhere:
                 raise UsageError(ELSEWHERE, fix="there: defserve audit verify FILE, or defserve kernel audit --verify")

@@ -90,12 +90,10 @@ def _test(home: ServerLocation, part: ServerPart) -> ProjectEdit:
 
 
 def _refuse_clashes(source: Path, module: ast.Module, part: ServerPart) -> None:
-    for name in part.defines:
-        if name in _iter_defined_names(module):
-            raise UsageError(f"{source} already defines {name!r}", fix="use another name, or remove that one first")
-    for name in part.registers:
-        if name in _iter_registered_names(module):
-            raise UsageError(f"{source} already serves {name!r}", fix="use another name, or remove that one first")
+    clashes = [f"already defines {name!r}" for name in part.defines if name in _iter_defined_names(module)]
+    clashes += [f"already serves {name!r}" for name in part.registers if name in _iter_registered_names(module)]
+    if clashes:
+        raise UsageError(f"{source} {clashes[0]}", fix="use another name, or remove that one first")
 
 
 def _iter_defined_names(module: ast.Module) -> Iterator[str]:

@@ -134,7 +134,7 @@ async def audit(inspection: Inspection, request: Request) -> Any:
     seen = list(inspection.audit.events)[-MAX_SHOWN_EVENTS:]
     found: Json = {"seen": seen[::-1], "log": None, "remote": inspection.server_log.is_elsewhere}
     try:
-        found["log"] = await inspection.server_log.lines()
+        found["log"] = await asyncio.to_thread(inspection.server_log.lines)
     except DefserveError as error:
         found["error"] = error_of(error)
     return found
@@ -142,7 +142,7 @@ async def audit(inspection: Inspection, request: Request) -> Any:
 
 async def verify(inspection: Inspection, request: Request) -> Any:
     """Check the chain of the server's log."""
-    return await inspection.server_log.verify()
+    return await asyncio.to_thread(inspection.server_log.verify)
 
 
 # -- how it does -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import IO, Any, Final, Literal, NamedTuple, TypeAlias
 from pydantic_core import from_json, to_json
 
 from defserve.client.replies import Json, object_of
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import is_array
 from defserve.core.messages import is_id
 from defserve.inspector.recording.masking import mask_headers, mask_message, mask_text, mask_value
 
@@ -251,10 +251,9 @@ def _other(direction: Direction) -> Direction:
 
 def _parse_body(body: bytes) -> Json:
     try:
-        message = from_json(body)
+        return object_of(from_json(body))
     except ValueError:
         return {}
-    return message if is_object(message) else {}
 
 
 def _classify_message(message: Json) -> tuple[Kind, str, str | int | None]:
