@@ -117,10 +117,8 @@ def _draw_written(screen: Console, block: Written) -> None:
 
         # Links are shown with their address, because a text can name any other.
         screen.print(Markdown(safe, hyperlinks=False, justify="left"))
-    elif block.kind.startswith(JSON):
-        screen.print(_json(safe), soft_wrap=True)
     else:
-        screen.print(Text(safe), soft_wrap=True)
+        screen.print(_json(safe) if block.kind.startswith(JSON) else Text(safe), soft_wrap=True)
 
 
 def _json(text: str) -> Text:

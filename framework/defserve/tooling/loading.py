@@ -26,7 +26,8 @@ def load_quietly(target: str) -> Any:
             return load_server(target)
     except SystemExit as stop:
         file = os.path.basename(split_target(target)[0])
-        problem = f"{file} ended the program while it was loaded (exit {_format_exit_code(stop)})"
+        code = stop.code or 0 if stop.code is None or isinstance(stop.code, int) else f"1: {stop.code}"
+        problem = f"{file} ended the program while it was loaded (exit {code})"
         raise UsageError(problem, where=author_line(stop), fix=GUARD) from stop
     except UsageError as error:
         raise _locate_error(error, target) from error.__cause__
@@ -45,12 +46,6 @@ def _not_serving() -> Generator[None]:
     finally:
         for name, method in kept.items():
             setattr(Server, name, method)
-
-
-def _format_exit_code(stop: SystemExit) -> str:
-    if stop.code is None or isinstance(stop.code, int):
-        return str(stop.code or 0)
-    return f"1: {stop.code}"
 
 
 def _locate_error(error: UsageError, target: str) -> UsageError:

@@ -37,7 +37,10 @@ class ProjectEdit(NamedTuple):
 def plan_edits(home: ServerLocation, part: ServerPart) -> list[ProjectEdit]:
     """The edits that add a part. Raises UsageError if its name is taken."""
     module = parse_source(home.source)
-    _refuse_clashes(home.source, module, part)
+    clashes = [f"already defines {name!r}" for name in part.defines if name in _iter_defined_names(module)]
+    clashes += [f"already serves {name!r}" for name in part.registers if name in _iter_registered_names(module)]
+    if clashes:
+        raise UsageError(f"{home.source} {clashes[0]}", fix="use another name, or remove that one first")
     text = _read_source(home.source)
     return [
         ProjectEdit(home.source, text, insert_code(text, part.code, _end(module, text))),
@@ -87,13 +90,6 @@ def _test(home: ServerLocation, part: ServerPart) -> ProjectEdit:
     if own.exists():
         raise UsageError(f"{own} already exists", fix="use another name")
     return ProjectEdit(own, "", insert_code(NEW_TEST.format(target=home.target), part.test))
-
-
-def _refuse_clashes(source: Path, module: ast.Module, part: ServerPart) -> None:
-    clashes = [f"already defines {name!r}" for name in part.defines if name in _iter_defined_names(module)]
-    clashes += [f"already serves {name!r}" for name in part.registers if name in _iter_registered_names(module)]
-    if clashes:
-        raise UsageError(f"{source} {clashes[0]}", fix="use another name, or remove that one first")
 
 
 def _iter_defined_names(module: ast.Module) -> Iterator[str]:

@@ -200,13 +200,9 @@ def run_export(argv: list[str]) -> int:
     if options.output is None:
         print(text, end="")
     else:
-        _write(options.output, text)
+        with writing("name a file that you can write"), open(options.output, "w", encoding="utf-8") as file:
+            file.write(text)
     return 0
-
-
-def _write(path: str, text: str) -> None:
-    with writing("name a file that you can write"), open(path, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _json(value: Any) -> str:

@@ -99,7 +99,10 @@ def page(listed: ServerListing, spoken: list[str]) -> Iterator[Line]:
     yield _make_protocol_line("MCP", ", ".join(spoken) or str(listed.initialize.get("protocolVersion")))
     yield from _extensions(listed)
     yield from _live(listed.mcpl)
-    yield from _tools(listed.tools, WHEN[listed.is_searched])
+    cost = f"about {sum(map(tokens, listed.tools))} tokens {WHEN[listed.is_searched]}: characters/4"
+    yield from _heading(f"Tools ({len(listed.tools)}, {cost})")
+    for tool in listed.tools:
+        yield from item_lines(tool, (f"  ~{tokens(tool)}", "faint"), *tag_parts(tags(tool)))
     for heading, items in (
         ("Resources", listed.resources),
         ("Templates", listed.templates),
@@ -144,12 +147,6 @@ def _live(mcpl: Mapping[str, Any]) -> Iterator[Line]:
         yield from _heading("Channels")
         told = ", ".join(name for name, value in channels.items() if value) if is_mapping(channels) else ""
         yield Line(f"  {told or 'any type'}")
-
-
-def _tools(tools: list[dict[str, Any]], when: str) -> Iterator[Line]:
-    yield from _heading(f"Tools ({len(tools)}, about {sum(map(tokens, tools))} tokens {when}: characters/4)")
-    for tool in tools:
-        yield from item_lines(tool, (f"  ~{tokens(tool)}", "faint"), *tag_parts(tags(tool)))
 
 
 def _items(heading: str, items: list[dict[str, Any]]) -> Iterator[Line]:

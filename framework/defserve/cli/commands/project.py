@@ -271,7 +271,18 @@ def run_migrate(argv: list[str]) -> int:
         with writing("check its permissions; without --write the changes are shown alone"):
             _write(done)
     if options.json:
-        show(Data([_data(each) for each in done]))
+        show(
+            Data(
+                [
+                    {
+                        "path": os.path.relpath(each.path),
+                        "diff": each.diff,
+                        "notes": [{"line": note.line, "text": note.text} for note in each.migration.notes],
+                    }
+                    for each in done
+                ]
+            )
+        )
         return 0
     for each in done:
         if options.diff or not options.write:
@@ -308,11 +319,6 @@ def _write(done: list[Migrated]) -> None:
     for each in done:
         if each.migration.text != each.before:
             each.path.write_text(each.migration.text, encoding="utf-8")
-
-
-def _data(each: Migrated) -> dict[str, object]:
-    notes = [{"line": note.line, "text": note.text} for note in each.migration.notes]
-    return {"path": os.path.relpath(each.path), "diff": each.diff, "notes": notes}
 
 
 def _report(each: Migrated, *, written: bool) -> list[Block]:

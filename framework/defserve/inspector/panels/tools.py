@@ -224,14 +224,13 @@ def command_line(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) 
     """The `defserve call` line of a call. `words` name the server."""
     before, after = _split(_fill_masked_words(words))
     arguments = _without_secrets(dict(arguments))
-    given = [_argument(name, value) for name, value in arguments.items()]
+    given = [
+        f"{name}={value}" if isinstance(value, str) else f"{name}:={json.dumps(value, ensure_ascii=False)}"
+        for name, value in arguments.items()
+    ]
     if not all(map(NAME.fullmatch, arguments)):
         given = ["--json", json.dumps(arguments, ensure_ascii=False)]
     return shlex.join(["defserve", "call", *before, tool, *given, *after])
-
-
-def _argument(name: str, value: Any) -> str:
-    return f"{name}={value}" if isinstance(value, str) else f"{name}:={json.dumps(value, ensure_ascii=False)}"
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -241,7 +241,11 @@ class WatchedFiles:
         for path in map(os.path.abspath, paths):
             if os.path.isdir(path):
                 self._folders.add(path)
-                self._folders.update(str(folder) for folder in Path(path).rglob("*") if _is_watched(path, folder))
+                self._folders.update(
+                    str(folder)
+                    for folder in Path(path).rglob("*")
+                    if folder.is_dir() and all(map(_is_named, folder.relative_to(path).parts))
+                )
             else:
                 self._files.add(path)
                 self._folders.add(os.path.dirname(path))
@@ -310,10 +314,6 @@ def _look(found: Snapshot, paths: Iterable[str]) -> None:
         except OSError:
             continue  # a missing file differs from an existing one
         found[path] = about.st_mtime_ns, about.st_size
-
-
-def _is_watched(root: str, folder: Path) -> bool:
-    return folder.is_dir() and all(map(_is_named, folder.relative_to(root).parts))
 
 
 def _is_named(name: str) -> bool:

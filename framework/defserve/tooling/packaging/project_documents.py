@@ -36,7 +36,8 @@ def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
         "description": (wheel.summary or wheel.name)[:100],
         "version": wheel.version,
     }
-    repository = _url(project, "repository", "source")
+    urls: dict[str, str] = project.about.get("urls") or {}
+    repository = next((url for label, url in urls.items() if label.lower() in ("repository", "source")), "")
     if repository.startswith("https://github.com/"):
         made["repository"] = {"url": repository, "source": "github"}
     package = {"registryType": "pypi", "identifier": wheel.name, "version": wheel.version, "runtimeHint": "uvx"}
@@ -102,11 +103,6 @@ def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterato
             yield f"server.json: packages: version is {package.get('version')!r}, but the wheel has {wheel.version!r}"
     if wheel.name not in wheel.scripts and normalize_name(wheel.name) not in wheel.scripts:
         yield f"pyproject.toml: `uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
-
-
-def _url(project: ProjectFolder, *names: str) -> str:
-    urls: dict[str, str] = project.about.get("urls") or {}
-    return next((url for label, url in urls.items() if label.lower() in names), "")
 
 
 # -- A project folder, as its `pyproject.toml` describes it.
