@@ -127,8 +127,9 @@ def run_action(
     """Run the action that the first word names, such as `create` of `defserve keys`."""
     if argv and argv[0] in actions:
         return actions[argv[0]](argv[1:])
-    parser = CommandParser(prog, about, examples)
-    parser.parse_options(argv, Argument("action", choices=actions, help=f"`{prog} ACTION --help` shows its options"))
+    CommandParser(prog, about, examples).parse_options(
+        argv, Argument("action", choices=actions, help=f"`{prog} ACTION --help` shows its options")
+    )
     return WRONG
 
 

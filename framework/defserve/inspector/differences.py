@@ -176,10 +176,9 @@ def _rows(name: str, before: Any, after: Any, ends: Ends) -> Iterator[Row]:
         yield from ((line, line, False) for line in same)
         yield last + ends[0], last + ends[1], False
     elif is_object(before) and is_object(after) and before and after:
-        names = _merge_names(before, after)
         pairs = [
             (f"{json.dumps(each, ensure_ascii=False)}: ", before.get(each, _ABSENT), after.get(each, _ABSENT))
-            for each in names
+            for each in _merge_names(before, after)
         ]
         yield from _iter_nested_rows(f"{name}{{", pairs, "}", ends)
     elif is_array(before) and is_array(after) and before and after:

@@ -459,8 +459,7 @@ class ServerLog:
                 raise UsageError(ELSEWHERE, fix="there: defserve audit verify FILE, or defserve kernel audit --verify")
             raise UsageError("there is no audit log to verify", fix='give the server one: Server(audit="audit.jsonl")')
         began = time.perf_counter()
-        report = log.verify()._asdict()
-        return {**report, "ms": (time.perf_counter() - began) * 1000, "at": time.time()}
+        return {**log.verify()._asdict(), "ms": (time.perf_counter() - began) * 1000, "at": time.time()}
 
     @property
     def _log(self) -> ReadableAuditLog | None:

@@ -49,8 +49,7 @@ def main(argv: list[str]) -> int:
 def verify_log(argv: list[str]) -> int:
     """`defserve audit verify`."""
     try:
-        parser = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES)
-        options = parser.parse_options(
+        options = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES).parse_options(
             argv,
             Argument("file", metavar="FILE", help="the audit log"),
             Argument("--key-file", metavar="FILE", help=KEY_HELP),
@@ -91,8 +90,7 @@ def page(report: AuditReport) -> Iterator[Line]:
 
 def show_log(argv: list[str]) -> int:
     """`defserve audit show`."""
-    parser = CommandParser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES)
-    options = parser.parse_options(
+    options = CommandParser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES).parse_options(
         argv,
         Argument("file", metavar="FILE", help="the audit log"),
         Argument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable"),

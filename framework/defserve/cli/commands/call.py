@@ -61,9 +61,8 @@ ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES)
     options = read_options(
-        parser,
+        CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES),
         _as_arguments(before),
         "call",
         "tool",

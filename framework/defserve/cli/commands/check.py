@@ -58,8 +58,7 @@ def run_check(argv: list[str]) -> int:
 
 def _main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = CommandParser("defserve check", ABOUT, EXAMPLES)
-    options = parser.parse_options(
+    options = CommandParser("defserve check", ABOUT, EXAMPLES).parse_options(
         before,
         Argument("target", nargs="*", help=TARGET_HELP),
         flag("--strict", help="warnings count as errors, for CI"),

@@ -29,8 +29,9 @@ EXAMPLES: Final = """  defserve completion bash > ~/.local/share/bash-completion
 
 def run_completion(argv: list[str], table: CommandTable = MappingProxyType({})) -> int:
     """`table` holds the commands to complete; the caller gives it, because it names this command too."""
-    parser = CommandParser("defserve completion", ABOUT, EXAMPLES)
-    options = parser.parse_options(argv, Argument("shell", choices=SHELLS, help="which shell"))
+    options = CommandParser("defserve completion", ABOUT, EXAMPLES).parse_options(
+        argv, Argument("shell", choices=SHELLS, help="which shell")
+    )
     print("\n".join(SHELLS[options.shell](list(commands(table)))))
     return 0
 

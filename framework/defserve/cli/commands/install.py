@@ -45,8 +45,7 @@ PATIENCE: Final = 5.0
 
 def run_install(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES)
-    options = parser.parse_options(
+    options = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES).parse_options(
         before,
         Argument("target", nargs="?", help=TARGET_HELP),
         Argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),

@@ -36,8 +36,7 @@ PROBLEMS: Final = 6
 
 
 def run_package(argv: list[str]) -> int:
-    parser = CommandParser("defserve package", ABOUT, EXAMPLES)
-    options = parser.parse_options(argv, *PACKAGE_OPTIONS, RESULT_AS_JSON)
+    options = CommandParser("defserve package", ABOUT, EXAMPLES).parse_options(argv, *PACKAGE_OPTIONS, RESULT_AS_JSON)
     with Working("Building") as work:
         package, _ = build_package(options, work)
     if options.json:

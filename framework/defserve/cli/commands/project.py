@@ -258,8 +258,7 @@ class Migrated(NamedTuple):
 
 
 def run_migrate(argv: list[str]) -> int:
-    parser = CommandParser("defserve migrate", ABOUT, MIGRATE_EXAMPLES)
-    options = parser.parse_options(
+    options = CommandParser("defserve migrate", ABOUT, MIGRATE_EXAMPLES).parse_options(
         argv,
         Argument("files", nargs="+", metavar="FILE", help="a Python file, or a folder of them"),
         flag("--write", help="change the files"),

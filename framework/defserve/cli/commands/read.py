@@ -49,8 +49,7 @@ SERVER_FILE: Final = re.compile(r"^(?!.*://).*\.(py|toml)(:\w+)?$")
 
 def run_read(argv: list[str]) -> int:
     before, command = split_command(argv)
-    parser = CommandParser("defserve read", ABOUT, EXAMPLES)
-    options = parser.parse_options(
+    options = CommandParser("defserve read", ABOUT, EXAMPLES).parse_options(
         before,
         Argument("words", nargs="*", metavar="[TARGET] URI", help=TARGET_HELP),
         flag("--json", help="print the contents as the server sent them"),

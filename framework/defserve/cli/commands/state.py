@@ -103,8 +103,7 @@ async def _run(action: StateAction, options: Namespace) -> int:
 
 
 def _adopt(argv: list[str]) -> int:
-    parser = CommandParser("defserve state adopt", ADOPT)
-    options = parser.parse_options(
+    options = CommandParser("defserve state adopt", ADOPT).parse_options(
         argv, STORE, Argument("--server", metavar="NAME", required=True, help=SERVER), AS_JSON
     )
     from defserve.stores.adoption import adopt_store

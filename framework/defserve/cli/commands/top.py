@@ -36,8 +36,7 @@ EXAMPLES: Final = """  defserve top http://127.0.0.1:8000/mcp
 
 
 def main(argv: list[str]) -> int:
-    parser = CommandParser("defserve top", ABOUT, EXAMPLES)
-    options = parser.parse_options(
+    options = CommandParser("defserve top", ABOUT, EXAMPLES).parse_options(
         argv,
         Argument(
             "target",

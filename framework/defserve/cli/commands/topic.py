@@ -45,8 +45,7 @@ EXAMPLES: Final = """  defserve topic ws://127.0.0.1:8100/ws --topic demo --toke
 
 def main(argv: list[str]) -> int:
     about = f"Watch a topic live, and approve or reject what is proposed in it.\n\n{COMMANDS}"
-    parser = CommandParser("defserve topic", about, EXAMPLES)
-    options = parser.parse_options(
+    options = CommandParser("defserve topic", about, EXAMPLES).parse_options(
         argv,
         Argument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…"),
         Argument("--topic", metavar="NAME", help="the topic, if the URL does not name it"),

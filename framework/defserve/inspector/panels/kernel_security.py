@@ -36,7 +36,6 @@ async def overview(inspection: Inspection, request: Request) -> Any:
     mgp = client.mgp
     assert mgp is not None
     held = mgp.grants
-    names = sorted(dict.fromkeys((*needed, *inspection.granted)))[:MAX_NAMES]
     permissions = [
         {
             "name": name,
@@ -45,7 +44,7 @@ async def overview(inspection: Inspection, request: Request) -> Any:
             "say": next(word for word, said in SAID.items() if said is inspection.granted.get(name)),
             "decision": held.get(name, "deferred"),
         }
-        for name in names
+        for name in sorted(dict.fromkeys((*needed, *inspection.granted)))[:MAX_NAMES]
     ]
     return {
         "version": mgp.version,

@@ -279,10 +279,9 @@ def _without_secrets(value: Any) -> Any:
 def _fill_masks(value: Any, shown: Any, name: str) -> Any:
     """The value, with what to fill in where the mask is in `shown`. All else is as it was, to the last character."""
     if is_object(value) and is_object(shown):
-        pairs = zip(value.items(), shown.items(), strict=True)
         return {
             _fill_masks(key, other, "the secret"): _fill_masks(each, masks, key)
-            for (key, each), (other, masks) in pairs
+            for (key, each), (other, masks) in zip(value.items(), shown.items(), strict=True)
         }
     if is_array(value) and is_array(shown):
         return [_fill_masks(each, other, name) for each, other in zip(value, shown, strict=True)]

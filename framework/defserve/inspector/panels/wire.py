@@ -272,10 +272,9 @@ def _head(left: Json | None, right: Json | None) -> list[Row]:
     if not left and not right:
         return []
     one, other = _headers(left), _headers(right)
-    names = [*one, *(name for name in other if name not in one)]
     lines = [
         (f"{name}: {one[name]}" if name in one else None, f"{name}: {other[name]}" if name in other else None)
-        for name in names
+        for name in [*one, *(name for name in other if name not in one)]
     ]
     start = (_first_line(left), _first_line(right))
     return [(a, b, bool(left and right) and a != b) for a, b in (start, *lines)]
