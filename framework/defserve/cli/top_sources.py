@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
@@ -133,11 +132,12 @@ MAY_NOT_READ: Final = "this token may not read its metrics: it needs the scope m
 def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> Source:
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
-        return partial(asyncio.to_thread, _look_at_kernel, locate_kernel(target), options.pid)
+        config = locate_kernel(target)
+        return lambda: asyncio.to_thread(_look_at_kernel, config, options.pid)
     if (scheme := urlsplit(target).scheme) in SCHEMES:
         return _ServerSource(target, options, stack)
     if scheme == "unix":
-        return partial(asyncio.to_thread, _look_at_socket, target, options)
+        return lambda: asyncio.to_thread(_look_at_socket, target, options)
     raise UsageError(
         f"top cannot look at {target!r}",
         fix="name an address, http://127.0.0.1:8000/mcp, ws://… or unix:/path, or the mgp.toml of a kernel",
@@ -194,11 +194,12 @@ class _ServerSource:
         except PeerError:
             self._tells_health = False
             return {}
+        resources: dict[str, Any] = said.get("resources") or {}
         facts = {
             "status": said.get("status"),
             "uptime_secs": said.get("uptime_secs"),
             "tools": said.get("tools_total"),
-            "memory_bytes": (said.get("resources") or {}).get("memory_bytes"),
+            "memory_bytes": resources.get("memory_bytes"),
         }
         return {name: value for name, value in facts.items() if value is not None}
 

@@ -160,6 +160,9 @@ class Inspection:
         def era() -> str:
             return connection.era
 
+        async def confirm(tool: str, arguments: Json, security: Json) -> bool:
+            return await questions.confirm(era(), tool, arguments, security)
+
         async def approve(permission: str, risk: str, server: str) -> bool | None:
             if permission in self.granted:
                 return self.granted[permission]
@@ -171,13 +174,11 @@ class Inspection:
                 self.granted[permission] = decided
             return decided
 
+        def heard(method: str, params: Json) -> None:
+            self._heard(era(), method, params)
+
         # What the server refuses is worth seeing, so our own side judges no arguments.
-        guard: dict[str, Any] = {
-            "confirm": lambda tool, arguments, security: questions.confirm(era(), tool, arguments, security),
-            "validators": {"*": "none"},
-            "retry": False,
-            "audit": self.audit,
-        }
+        guard: dict[str, Any] = {"confirm": confirm, "validators": {"*": "none"}, "retry": False, "audit": self.audit}
         mgp = Mgp("interactive", approve, extensions=(*EXTENSIONS, *ASKING, "discovery"), **guard)
         return {
             "answers": questions.answers(era),
@@ -198,7 +199,7 @@ class Inspection:
             ),
             "timeout": OPEN_SECONDS,
             "log_level": "debug",
-            "on_notification": lambda method, params: self._heard(era(), method, params),
+            "on_notification": heard,
         }
 
     def _on_connection_changed(self, connection: EraConnection) -> None:

@@ -243,9 +243,10 @@ def find(target: str) -> ConfiguredServer | None:
 def list_configured_servers() -> dict[str, str]:
     """The names in the nearest `.mcp.json`, each with its command or address. Raises UsageError for a broken file."""
     path = nearest()
+    entries: Mapping[str, Any] = _entries(path) if path is not None else {}
     return {
         name: str(entry.get("url") or " ".join((str(entry.get("command")), *_args(entry))))
-        for name, entry in (_entries(path) if path is not None else {}).items()
+        for name, entry in entries.items()
         if is_mapping(entry)
     }
 

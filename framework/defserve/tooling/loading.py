@@ -41,11 +41,15 @@ def _not_serving() -> Generator[None]:
     kept = {name: getattr(Server, name) for name in SERVES}
     try:
         for name in SERVES:
-            setattr(Server, name, lambda *_, **__: None)
+            setattr(Server, name, _nothing)
         yield
     finally:
         for name, method in kept.items():
             setattr(Server, name, method)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Stands where a server would serve."""
 
 
 def _locate_error(error: UsageError, target: str) -> UsageError:

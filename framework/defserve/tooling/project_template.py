@@ -55,11 +55,13 @@ def _render_files(
     """Path in the project → content, and the file of the template."""
     scaffold, body = home / "cookiecutter", home / "templates" / answers["body"]
 
-    files: dict[str, Callable[..., str]] = {
-        "body": lambda name: _text(body / name),
-        "licence": lambda: _text(scaffold / "licences" / answers["licence"]),
-    }
-    renderer = TemplateRenderer({**asked.settings, **answers}, files)
+    def body_file(name: str) -> str:
+        return _text(body / name)
+
+    renderer = TemplateRenderer(
+        {**asked.settings, **answers},
+        {"body": body_file, "licence": lambda: _text(scaffold / "licences" / answers["licence"])},
+    )
     for source in sorted(path for path in (scaffold / ROOT).rglob("*") if path.is_file()):
         inside = source.relative_to(scaffold / ROOT)
         if "__pycache__" in inside.parts:

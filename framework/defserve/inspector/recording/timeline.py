@@ -318,7 +318,7 @@ class Overview:
         if recorder.first != self._first:
             # What lies before the first message that is left is dropped.
             self._first = recorder.first
-            if (left := recorder.entry(self._first)) is None:
+            if (left := recorder.entry(recorder.first)) is None:
                 self._buckets, self._width = {}, NARROWEST
             else:
                 oldest = int(left.time / self._width)
