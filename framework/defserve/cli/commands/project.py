@@ -72,13 +72,13 @@ def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
         "defserve new", "Create a project: a server, its tests, and what it takes to publish it.", EXAMPLES
     )
     parser.epilog = f"templates:\n{bodies}\n\n{parser.epilog}"
+    parser.add_argument("name", nargs="?", help="the same as --name")
     for option, (question, about) in OPTIONS.items():
         also = ("--license",) if option == "--licence" else ()
         choices = list(asked.choices(question)) or None
         parser.add_argument(option, *also, dest=question, choices=choices, metavar=option[2:].upper(), help=about)
     return parser.parse_options(
         argv,
-        Argument("name", nargs="?", help="the same as --name"),
         Argument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)"),
         flag("--yes", "-y", help="ask nothing; use the defaults"),
         RESULT_AS_JSON,
