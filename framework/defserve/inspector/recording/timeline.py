@@ -297,7 +297,8 @@ class Overview:
         self._recorder = recorder
         self._buckets: dict[int, tuple[int, int]] = {}
         self._width = NARROWEST
-        self._first = self._seen = 0
+        self._first: int = 0
+        self._seen = 0
 
     def bars(self) -> Json:
         """`start` in seconds since 1970, `width` of a bar in seconds, and `bars`: [messages, errors] each."""
