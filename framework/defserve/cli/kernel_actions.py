@@ -33,8 +33,8 @@ Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
 
 
 def each(show: Callable[[Any], str]) -> Show:
-    """One line for each answer."""
-    return lambda answers: (show(answer) for answer in answers)
+    """One line for each answer. Servers choose many of the words in it, so it is escaped."""
+    return lambda answers: (printable(show(answer)) for answer in answers)
 
 
 # -- Access, permissions, pins, health and the audit log, for a terminal.
@@ -59,7 +59,7 @@ def health_lines(answers: Iterable[Any]) -> Iterable[str]:
 def _audit_line(row: dict[str, Any]) -> str:
     if "ok" in row:
         what = f"intact: {row['events']:,} events" if row["ok"] else f"broken: {row['reason']}"
-        return printable(f"{row['log']}: {what}")
+        return f"{row['log']}: {what}"
     actor: dict[str, Any] = row.get("actor") or {}
     target: dict[str, Any] = row.get("target") or {}
     words = (
@@ -67,7 +67,7 @@ def _audit_line(row: dict[str, Any]) -> str:
         actor.get("id"),
         *(target.get(name) for name in ("server_id", "tool_name")),
     )
-    return printable("  ".join(str(word) for word in words if word))
+    return "  ".join(str(word) for word in words if word)
 
 
 def access_lines(answers: Iterable[Any]) -> Iterable[str]:
@@ -91,8 +91,8 @@ def access_lines(answers: Iterable[Any]) -> Iterable[str]:
 def _entry_line(entry: dict[str, Any]) -> str:
     what = f"{entry['server_id']} {entry['tool_name'] or ''}".rstrip()
     if entry.get("revoked"):
-        return printable(f"{entry['agent_id']}: the entry for {what} is removed")
-    return printable(f"{entry['agent_id']}: {entry['permission']} {what}")
+        return f"{entry['agent_id']}: the entry for {what} is removed"
+    return f"{entry['agent_id']}: {entry['permission']} {what}"
 
 
 def permission_lines(answers: Iterable[Any]) -> Iterable[str]:
@@ -198,7 +198,7 @@ def _restarts(row: dict[str, Any]) -> str:
 
 def journal_line(line: dict[str, Any]) -> str:
     mark = "|" if line["kind"] == "stderr" else "*"
-    return printable(f"{line['time']}  {line['id']}  {mark} {line['text']}")
+    return f"{line['time']}  {line['id']}  {mark} {line['text']}"
 
 
 def reload_lines(answers: Iterable[Any]) -> Iterator[str]:
@@ -235,9 +235,7 @@ def search_lines(answers: Iterable[Any]) -> Iterable[str]:
 SHOWN_BY: Final[Mapping[str, Show]] = {
     "ps": ps_lines,
     "logs": each(journal_line),
-    **dict.fromkeys(
-        ("restart", "start", "stop"), each(lambda answer: printable(f"{answer['id']} is {answer['state']}"))
-    ),
+    **dict.fromkeys(("restart", "start", "stop"), each(lambda answer: f"{answer['id']} is {answer['state']}")),
     "approve": each(lambda answer: f"{answer['id']}: {answer['tool']} is approved"),
     "reload": reload_lines,
     "search": search_lines,
