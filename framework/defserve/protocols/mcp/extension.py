@@ -46,7 +46,7 @@ class MCP(SectionedExtension):
         self.lifecycle, self.secret = McpLifecycle(identity, secret), secret
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
-        self.subscriptions = Subscriptions(self.resources.readable)
+        self.subscriptions = Subscriptions(self.resources.find)
         self.subscriptions.forward(self.resources.cache.drop_contents)
         self.validation = Validation(self.tools.registry)
         self.permanent = (

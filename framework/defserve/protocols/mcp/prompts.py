@@ -132,8 +132,7 @@ class Prompts(Extension):
         seconds = prompt.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
-        value = await prompt.function.run(call, prompt.validate(arguments or {}), seconds)
-        return prompt.result(call, value)
+        return prompt.result(call, await prompt.function.run(call, prompt.validate(arguments or {}), seconds))
 
 
 def messages(value: Any) -> list[Message]:

@@ -184,8 +184,7 @@ class Tool(Item[ToolOptions]):
     def result(self, call: Call, value: Any) -> Params:
         """What its function returned, after what was emitted on the way, as `CallToolResult`."""
         emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
-        pack = returns.pack
-        outcome = pack(value) if emitted is None else _join_result(self, value, emitted)
+        outcome = returns.pack(value) if emitted is None else _join_result(self, value, emitted)
         said, limit = outcome.said, call.session.composition.limits.response
         if said.__class__ is str and len(said) <= limit:  # as most are
             found: Params = {"content": [{"type": "text", "text": said}]}
@@ -374,15 +373,11 @@ class Validation(Extension):
 # the trace id of the outer call, under its own tool's name.
 
 
-CALL_METHOD = "tools/call"
-
-# Of the outer call alone: values of several calls would not grow.
-_OWN_META = "progressToken"
-
-
 def inner_call(outer: Call, name: str, arguments: Params) -> InnerCall:
     """A call of a tool by name, to be `run`. What the client sent along with the outer call counts for it too."""
-    inner = InnerCall(outer, CALL_METHOD, {"name": name, "arguments": arguments, "_meta": copy_shared_meta(outer)})
+    # The progress token is the outer call's alone: values of several calls would not grow.
+    meta = {key: value for key, value in read_meta(outer.params).items() if key != "progressToken"}
+    inner = InnerCall(outer, "tools/call", {"name": name, "arguments": arguments, "_meta": meta})
     inner.local(Trace).id = trace_id(outer)
     return inner
 
@@ -394,8 +389,3 @@ async def call_tool(outer: Call, name: str, arguments: Params) -> Params:
     In the stateless era a question ends the outer call too, and the answers reach the tool when it is repeated.
     """
     return await inner_call(outer, name, arguments).run()
-
-
-def copy_shared_meta(outer: Call) -> dict[str, Any]:
-    """The `_meta` of a call that inner calls share: the client's offer, grants, log level and trace."""
-    return {key: value for key, value in read_meta(outer.params).items() if key != _OWN_META}

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Acceptable = Callable[[Any], bool]
 
 # What a protocol version must have before a capability means anything in it.
 _FEATURES: Mapping[tuple[str, str | None], str] = {
@@ -77,7 +76,11 @@ async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, st
     if (asker := _asker(call)) is not None:
         content = await call.wait_for_answer(asker.form(call, message, form))
     else:
-        content = await _elicit_content(call, message, form, key, strict)
+        dialect = dialect_of(call)
+        params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
+        if "elicitation_url" in dialect.has and not dialect.stateless:
+            params = {"mode": "form", **params}
+        content = _require_acceptance(await _question(call, "elicitation/create", params, key, strict), message)
     try:
         return form.parse(content)
     except ValueError as error:
@@ -91,12 +94,8 @@ async def ask_url(call: Call, message: str, url: str, *, key: str | None = None)
         raise UsageError(f"ask_url cannot send a person to {url!r}", fix="give an address that begins with https://")
     params: Params = {"mode": "url", "message": message, "url": url}
     if not dialect.stateless:
-        import secrets
-
-        params["elicitationId"] = secrets.token_urlsafe(16)
-    _require_acceptance(
-        await _question(call, "elicitation/create", params, key, _is_form_answer, strict=False), message
-    )
+        params["elicitationId"] = token_urlsafe(16)
+    _require_acceptance(await _question(call, "elicitation/create", params, key), message)
 
 
 async def choose(
@@ -134,20 +133,18 @@ async def sample(call: Call, options: SampleOptions, *, key: str | None = None) 
     """Let the client's model write something."""
     dialect = _require(call, "sampling", "tools" if options.tools or options.tool_choice else None)
     params = sampling_params(options, dialect, _find_capability(call, "sampling") or {})
-    return Sample(await _question(call, "sampling/createMessage", params, key, _is_sample, strict=False))
+    return Sample(await _question(call, "sampling/createMessage", params, key))
 
 
 async def roots(call: Call, *, key: str | None = None) -> list[Root]:
     """What the client lets the server work in."""
     _require(call, "roots")
-    answer = await _question(call, "roots/list", {}, key, _is_roots, strict=False)
+    answer = await _question(call, "roots/list", {}, key)
     return [Root(root["uri"], root.get("name")) for root in answer["roots"]]
 
 
 async def gather(questions: Sequence[Awaitable[Any]]) -> list[Any]:
     """Several questions in one round; the answers in the same order. When one fails the others are cancelled."""
-    import asyncio
-
     asked = [asyncio.ensure_future(question) for question in questions]
     try:
         return list(await asyncio.gather(*asked))
@@ -160,9 +157,8 @@ async def gather(questions: Sequence[Awaitable[Any]]) -> list[Any]:
 
 async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
-    owner = call.root
-    if call is not owner:
-        owner = call if find_parked_work(call) is not None else owner  # a parked call runs once itself
+    is_parked = call is not call.root and find_parked_work(call) is not None
+    owner = call if is_parked else call.root  # a parked call runs once itself
     return await owner.local(RoundTrips).once(call, key, effect)
 
 
@@ -182,19 +178,8 @@ def _asker(call: Call) -> Asker | None:
     return next((asker for asker in askers if asker is not None), None)
 
 
-async def _elicit_content(call: Call, message: str, form: Form, key: str | None, strict: bool) -> Params:
-    dialect = dialect_of(call)
-    params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
-    if "elicitation_url" in dialect.has and not dialect.stateless:
-        params = {"mode": "form", **params}
-    return _require_acceptance(
-        await _question(call, "elicitation/create", params, key, _is_form_answer, strict), message
-    )
-
-
-async def _question(
-    call: Call, method: str, params: Params, key: str | None, acceptable: Acceptable, strict: bool
-) -> Any:
+async def _question(call: Call, method: str, params: Params, key: str | None, strict: bool = False) -> Any:
+    acceptable = ACCEPTABLE[method]
     if not dialect_of(call).stateless:
         answer = await call.request(method, params, timeout=call.session.composition.limits.question)
         if not acceptable(answer):
@@ -276,7 +261,7 @@ def _is_roots(answer: Any) -> bool:
     return is_array(found) and all(is_object(root) and isinstance(root.get("uri"), str) for root in found)
 
 
-ACCEPTABLE: Mapping[str, Acceptable] = {
+ACCEPTABLE: Mapping[str, Callable[[Any], bool]] = {
     "elicitation/create": _is_form_answer,
     "sampling/createMessage": _is_sample,
     "roots/list": _is_roots,
@@ -343,8 +328,8 @@ class ParkedWork:
         self.open: dict[str, OpenQuestion] = {}
         self.task: asyncio.Task[Any] | None = None
         self._asked = 0
-        self._news, self._has_caller = asyncio.Event(), asyncio.Event()
-        self._has_caller.set()
+        self._news, self.has_caller = asyncio.Event(), asyncio.Event()
+        self.has_caller.set()
 
     async def ask(
         self, method: str, params: Params, acceptable: Callable[[Any], bool], *, key: str | None = None
@@ -363,7 +348,7 @@ class ParkedWork:
 
     async def caller(self) -> Call:
         """The request that waits for the work. While it is parked, wait for the next one."""
-        await self._has_caller.wait()
+        await self.has_caller.wait()
         return self.call
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -384,7 +369,7 @@ class ParkedWork:
         """Go on with the answers that a request brings."""
         self.call = call
         self.attached(call)
-        self._has_caller.set()
+        self.has_caller.set()
         for name, question in list(self.open.items()):
             answer = rounds.answer(name, question.digest, question.acceptable, strict=True)
             if answer is not None and not question.answer.done():
@@ -395,9 +380,6 @@ class ParkedWork:
     def questions(self) -> dict[str, tuple[str, Params]]:
         """The open questions, each with its digest."""
         return {name: (question.digest, question.request) for name, question in self.open.items()}
-
-    def detach(self) -> None:
-        self._has_caller.clear()
 
     def refuse(self, error: Exception) -> None:
         """Fail every open question."""
@@ -475,7 +457,7 @@ class Parking:
             raise LimitExceeded("too many calls wait for an answer", data={"limit": "parked"})
         if sum(one.size for one in works) + work.size > self._most_bytes:
             raise LimitExceeded("calls that wait for an answer take too much memory", data={"limit": "parked_bytes"})
-        work.detach()
+        work.has_caller.clear()
         timer = asyncio.get_running_loop().call_later(self._seconds, self._expire, work.id)
         self._parked[work.id] = work, timer
 
