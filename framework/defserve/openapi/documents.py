@@ -219,23 +219,18 @@ class References:
 def bundle_document(document: Document) -> dict[str, Any]:
     """The document with all others that it refers to inside it. They lie in the same folder or at the same origin."""
     bundle = _Bundle(document)
-    root = bundle.rewritten(document.content, _home(document), "")
+    root = bundle.rewritten(document.content, bundle.home, "")
     assert is_object(root)
     if bundle.found:
         root[ELSEWHERE] = bundle.found
     return root
 
 
-def _home(document: Document) -> str:
-    if document.url is not None:
-        return document.url
-    return document.file.resolve().as_uri() if document.file is not None else ""
-
-
 class _Bundle:
     def __init__(self, document: Document) -> None:
-        self._home = _home(document)
-        self._folder = document.file.resolve().parent if document.file is not None else None
+        file = document.file.resolve() if document.file is not None else None
+        self._folder = file.parent if file is not None else None
+        self.home = document.url or (file.as_uri() if file is not None else "")
         self._keys: dict[str, str] = {}
         self.found: dict[str, Any] = {}
 
@@ -255,7 +250,7 @@ class _Bundle:
         if not place:
             return f"#{prefix}{pointer}"
         url = urljoin(home, place) if home else place
-        if url == self._home:
+        if url == self.home:
             return f"#{pointer}"
         if url not in self._keys:
             if len(self._keys) >= MAX_DOCUMENTS:
@@ -265,7 +260,7 @@ class _Bundle:
         return f"#/{ELSEWHERE}/{self._keys[url]}{pointer}"
 
     def _read_near_document(self, url: str, ref: str) -> dict[str, Any]:
-        there, here = urlsplit(url), urlsplit(self._home)
+        there, here = urlsplit(url), urlsplit(self.home)
         if here.scheme in ("http", "https") and (there.scheme, there.netloc) == (here.scheme, here.netloc):
             return read_document(url).content
         if self._folder is not None and there.scheme == "file" and not there.netloc:
