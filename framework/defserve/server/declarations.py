@@ -323,7 +323,12 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
 def compose(server: Server) -> Composition:
     """All declarations of a server. Raises UsageError for those that do not fit together."""
     _add_tasks(server)
-    _add_apps(server)
+    # Views come if there is one, here or on a server that is mounted, or a tool that asks for one. What servers
+    # elsewhere have is not known yet.
+    if _is_proxy(server) or any("apps" in item.facets for item in server.mcp.items()):
+        from defserve.protocols.mcp.apps import Apps
+
+        server.extend(Apps(server.mcp.resources.concrete))
     if server.shared is not None:
         from defserve.server.sharing import Sharing
 
@@ -354,17 +359,6 @@ def _add_tasks(server: Server) -> None:
 def _is_proxy(server: Server) -> bool:
     """Whether servers elsewhere are, or may be, mounted."""
     return any(extension.name == "proxying" for extension in server.extensions)
-
-
-def _add_apps(server: Server) -> None:
-    """Serve views if there is one, here or on a server that is mounted, or a tool that asks for one.
-
-    What servers elsewhere have is not known yet.
-    """
-    if _is_proxy(server) or any("apps" in item.facets for item in server.mcp.items()):
-        from defserve.protocols.mcp.apps import Apps
-
-        server.extend(Apps(server.mcp.resources.concrete))
 
 
 def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:

@@ -96,8 +96,6 @@ def can_chat(call: Call) -> bool:
 async def _call_handler(handler: Callable[..., Any], *args: Any) -> Any:
     if is_coroutine_function(handler):
         return await handler(*args)
-    import asyncio
-
     return await asyncio.to_thread(handler, *args)
 
 
@@ -115,11 +113,8 @@ log = logging.getLogger("defserve.protocols.mcpx")
 class TopicMembership:
     """What a session knows of its topic. Its terms are `assumed` until the peer offers some."""
 
-    __slots__ = ("participant", "assumed")
-
-    def __init__(self) -> None:
-        self.participant: Participant | None = None
-        self.assumed = False
+    participant: Participant | None = None
+    assumed: bool = False
 
 
 class ReceivedRequest:
@@ -142,8 +137,8 @@ BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
 class TopicCarrier:
     """Implements `core.extension.Carrier` for one server in one topic.
 
-    `place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that others
-    propose; both run as tasks.
+    `topic.place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that
+    others propose; both run as tasks.
     """
 
     def __init__(
@@ -163,14 +158,6 @@ class TopicCarrier:
     @property
     def topic(self) -> TopicView:
         return self.participant.topic
-
-    @property
-    def place(self) -> str:
-        return self.topic.place
-
-    @place.setter
-    def place(self, place: str) -> None:
-        self.topic.place = place
 
     @property
     def admitted(self) -> asyncio.Event:
