@@ -101,11 +101,8 @@ def _body(body: Body, schemas: Schemas, taken: set[str]) -> BodyArguments:
     root = schemas.root(described.get("schema"), "request") if kind not in ("text", "bytes") else {}
     files = _files(described.get("schema"), schemas) if kind == "multipart" else frozenset[str]()
     fields = _flat_fields(root, taken)
-    whole = None
-    if fields is None:
-        whole = argument_name("body", "request", taken)
-        fields = {}
-    return BodyArguments(media, kind, body.required, fields, whole, files, root)
+    whole = argument_name("body", "request", taken) if fields is None else None
+    return BodyArguments(media, kind, body.required, fields or {}, whole, files, root)
 
 
 def _flat_fields(root: JsonSchema, taken: set[str]) -> dict[str, str] | None:

@@ -79,7 +79,6 @@ def openapi(
     for tool in tools:
         components: dict[str, Any] = {}
         try:
-            _refuse_wide(tool)
             operation = _operation(tool, components, authorized)
         except Exception as error:  # whatever a schema that is none makes of it: a mounted server may have written it
             log.warning(
@@ -112,12 +111,6 @@ def openapi(
     return document
 
 
-def _refuse_wide(tool: Mapping[str, Any]) -> None:
-    for member in ("inputSchema", "outputSchema"):
-        if count_values(tool.get(member), MAX_SCHEMA_VALUES) > MAX_SCHEMA_VALUES:
-            raise ValueError(f"its {member} has more than {MAX_SCHEMA_VALUES} values")
-
-
 def count_values(value: Any, most: int) -> int:
     """How many values a JSON value consists of, itself included. It stops counting above `most`."""
     count, waiting = 0, [value]
@@ -138,6 +131,9 @@ def _info(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: bool) -> dict[str, Any]:
+    for member in ("inputSchema", "outputSchema"):
+        if count_values(tool.get(member), MAX_SCHEMA_VALUES) > MAX_SCHEMA_VALUES:
+            raise ValueError(f"its {member} has more than {MAX_SCHEMA_VALUES} values")
     name, wanted = tool["name"], input_schema(tool)
     asked, given = f"{name}.input", f"{name}.output"
     _add(schemas, asked, wanted)

@@ -18,7 +18,7 @@ from defserve.protocols.mcp.lifecycle import Dialect, Identity, McpLifecycle
 from defserve.protocols.mcp.prompts import Completions, Prompts
 from defserve.protocols.mcp.resources import Resources
 from defserve.protocols.mcp.subscriptions import Subscriptions
-from defserve.protocols.mcp.tools import Tool, Tools, Validation
+from defserve.protocols.mcp.tools import Tool, Tools
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 
 LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
@@ -48,11 +48,10 @@ class MCP(SectionedExtension):
         self.completions = Completions(self.prompts, self.resources)
         self.subscriptions = Subscriptions(self.resources.find)
         self.subscriptions.forward(self.resources.cache.drop_contents)
-        self.validation = Validation(self.tools.registry)
+
         self.permanent = (
             self.lifecycle,
             self.tools,
-            self.validation,
             self.resources,
             self.subscriptions,
             self.prompts,

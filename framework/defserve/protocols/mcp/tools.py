@@ -202,7 +202,7 @@ class Tool(Item[ToolOptions]):
 
 
 class Tools(Extension):
-    """The tools of a server: `tools/list` and `tools/call`."""
+    """The tools of a server: `tools/list`, `tools/call` and `tools/validate`."""
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
@@ -212,7 +212,7 @@ class Tools(Extension):
         self._annotated_at = -1
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"tools/list": self.tool_list.page, "tools/call": self.call}
+        return {"tools/list": self.tool_list.page, "tools/call": self.call, "tools/validate": self.validate}
 
     def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
         """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
@@ -283,6 +283,25 @@ class Tools(Extension):
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return tool.result(call, await tool.function.run(call, kwargs, seconds))
 
+    async def validate(self, call: Call, params: Params) -> Params:
+        """Whether a tool would accept these arguments, without running it. Hides and refuses the same tools as `call`.
+
+        The result is `valid`, and if it is false the `problems` that a call would report: each a `field`, a `reason`.
+        """
+        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
+        call.subject = tool = find_item(call, self.registry, name, UnknownTool)
+        # Only callers who may use the tool learn what a guard finds in an argument.
+        await call.terms.table.pipeline(tool).admit(call, tool)
+        began = monotonic()
+        try:
+            tool.function.arguments.validate(arguments)
+        except BadArguments as error:
+            return {"valid": False, "problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
+        except Rejected as error:
+            return {"valid": False, "problems": [{"field": "", "reason": error.message}]}
+        refuse_slow_check(call, began)
+        return {"valid": True, "problems": []}
+
 
 async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
     """Let the stages look at the arguments. The clock stands still while a person is asked."""
@@ -336,35 +355,6 @@ def content_so_far(call: Call) -> list[Params]:
         return items.content_blocks(call.subject.returns.join(list(emitted.parts)).parts, dialect_of(call))
     except ResultMismatch:
         return []
-
-
-# -- `tools/validate`: whether a tool would accept these arguments, without running it.
-
-
-class Validation(Extension):
-    """For callers who may call the tool. It hides and refuses the same tools as `tools/call`."""
-
-    def __init__(self, tools: Registry[Tool]) -> None:
-        self._tools = tools
-
-    def methods(self) -> Mapping[str, Handler]:
-        return {"tools/validate": self.validate}
-
-    async def validate(self, call: Call, params: Params) -> Params:
-        """`valid`, and if it is false the `problems` that a call would report, each a `field` and a `reason`."""
-        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
-        call.subject = tool = find_item(call, self._tools, name, UnknownTool)
-        # Only callers who may use the tool learn what a guard finds in an argument.
-        await call.terms.table.pipeline(tool).admit(call, tool)
-        began = monotonic()
-        try:
-            tool.function.arguments.validate(arguments)
-        except BadArguments as error:
-            return {"valid": False, "problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
-        except Rejected as error:
-            return {"valid": False, "problems": [{"field": "", "reason": error.message}]}
-        refuse_slow_check(call, began)
-        return {"valid": True, "problems": []}
 
 
 # -- A tool called from within another call: the one road for code mode, meta-tools and whoever else calls by name.

@@ -254,7 +254,11 @@ class TopicCarrier:
         if self.topic.misbehaviour.get(peer, MAX_REPORTS + 1) <= MAX_REPORTS:
             error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
             payload = {"jsonrpc": "2.0", "id": id, "error": error}
-            self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)
+            try:
+                kind = str(spoofed.kind._replace(base=RESPONSE))
+                self.participant.post(kind, payload, to=(peer,), about=envelope.id)
+            except (NotCapable, NotWelcome):
+                self.withheld += 1
 
     def _spawn(self, handler: Callable[[Participant, Any], Awaitable[None]] | None, heard: Chat | Proposal) -> None:
         if handler is not None and self._engine is not None:
@@ -303,12 +307,6 @@ class TopicCarrier:
             self.withheld += 1
             return None
         return Envelope(kind, self.topic.me, payload, to=to, correlation_id=about)
-
-    def _post(self, kind: str, payload: Payload, to: tuple[str, ...], about: str) -> None:
-        try:
-            self.participant.post(kind, payload, to=to, about=about)
-        except (NotCapable, NotWelcome):
-            self.withheld += 1
 
 
 async def _quietly(work: Awaitable[None]) -> None:

@@ -60,7 +60,9 @@ class Worker:
         leave = self._provider.over
 
         def tell_end_and_leave(seconds: float) -> None:
-            self._tell_end()
+            # If a client has ended this worker, the whole group ends.
+            if self._link is not None and not (self._is_leaving or self._listener.signals):
+                self._link.send("ended")
             leave(seconds)
 
         self._provider.over = tell_end_and_leave
@@ -110,11 +112,6 @@ class Worker:
     def _end(self) -> None:
         self._is_leaving = True
         self._provider.ask()
-
-    def _tell_end(self) -> None:
-        """Tell the supervisor if a client has ended this worker: then the whole group ends."""
-        if self._link is not None and not (self._is_leaving or self._listener.signals):
-            self._link.send("ended")
 
     # -- for callers -------------------------------------------------------------------------------------
 

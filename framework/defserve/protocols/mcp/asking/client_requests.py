@@ -1,7 +1,7 @@
 """MCP client features (elicitation, sampling, roots): one form of asking for both eras.
 
 With a handshake the question is a request to the client; without, it is left in an input-required result. A form
-may go through another protocol that was negotiated: see `Asker`.
+may go through another protocol that was negotiated: see `BringsAsker`.
 
 An author's function runs again with the answers (`round_trips`). Work that must not run twice is parked while its
 caller is asked: see `Parking`.
@@ -24,6 +24,7 @@ from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.client_features import SampleOptions
+    from defserve.protocols.mgp.callbacks import CallbackSection
 
 
 T = TypeVar("T")
@@ -49,22 +50,11 @@ class Root:
         return f"Root({self.uri!r})"
 
 
-class Asker(Protocol):
-    """A way to have a person fill in a form, other than elicitation."""
-
-    async def form(self, call: Call, message: str, form: Form) -> Params:
-        """The fields that were filled in, and None for those left blank. The call's own timeout is paused meanwhile.
-
-        Raises Declined, Dismissed, TimedOut, PeerGone.
-        """
-        ...
-
-
 @runtime_checkable
 class BringsAsker(Protocol):
     """An extension with its own way to ask. It is preferred to elicitation."""
 
-    def asker(self, call: Call) -> Asker | None:
+    def asker(self, call: Call) -> CallbackSection | None:
         """A way to ask the person behind this call; None if it was not negotiated, or nobody can be reached."""
         ...
 
@@ -173,7 +163,7 @@ def can_confirm(call: Call) -> bool:
 
 
 # -- ways to ask -----------------------------------------------------------------------------------------
-def _asker(call: Call) -> Asker | None:
+def _asker(call: Call) -> CallbackSection | None:
     askers = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, BringsAsker))
     return next((asker for asker in askers if asker is not None), None)
 
@@ -376,11 +366,6 @@ class ParkedWork:
                 del self.open[name]
                 question.answer.set_result(answer)
 
-    @property
-    def questions(self) -> dict[str, tuple[str, Params]]:
-        """The open questions, each with its digest."""
-        return {name: (question.digest, question.request) for name, question in self.open.items()}
-
     def refuse(self, error: Exception) -> None:
         """Fail every open question."""
         for question in list(self.open.values()):
@@ -434,7 +419,8 @@ class Parking:
                     work.refuse(full)
                     continue
                 is_parked = True
-                rounds.park(call, {"id": work.id, "note": work.note()[:MAX_NOTE_LENGTH]}, work.questions)
+                questions = {name: (question.digest, question.request) for name, question in work.open.items()}
+                rounds.park(call, {"id": work.id, "note": work.note()[:MAX_NOTE_LENGTH]}, questions)
                 await call.engine.pending()
             assert work.task is not None
             return work.task.result()
