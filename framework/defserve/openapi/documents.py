@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,7 +51,11 @@ def load_document(source: Any) -> Document:
 def read_document(source: Any) -> Document:
     """Read any JSON or YAML object."""
     if is_mapping(source):
-        return Document(_plain(source))
+        try:
+            # A copy that nobody else changes, as JSON would give it.
+            return Document(parse_document(json.dumps(source, default=str).encode(), "the OpenAPI document"))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UsageError(f"the OpenAPI document cannot be written as JSON: {error}", fix=FIX) from None
     if isinstance(source, Path):
         return _read_file(source)
     if not isinstance(source, str):
@@ -114,14 +117,6 @@ def refuse_deep(value: Any, shown: str) -> None:
         if not level:
             return
     raise UsageError(f"{shown} is nested deeper than {MAX_DEPTH} levels", fix="flatten it")
-
-
-def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy that nobody else changes, as JSON would give it."""
-    try:
-        return parse_document(json.dumps(source, default=str).encode(), "the OpenAPI document")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"the OpenAPI document cannot be written as JSON: {error}", fix=FIX) from None
 
 
 def fetch_document(url: str) -> bytes:

@@ -383,9 +383,8 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 
 def _refuse_left_behind(parent: Server, child: Server) -> None:
     """Raises UsageError if the child would lose protection by being mounted."""
-    everywhere = (MCP, MGP, AuthorExtension)
-    # Those of LATE come with the items: the parent has its own.
-    own = [e for e in child.extensions if not isinstance(e, everywhere) and e.name not in LATE]
+    # Every server has these three. Those of LATE come with the items: the parent has its own.
+    own = [e for e in child.extensions if not isinstance(e, MCP | MGP | AuthorExtension) and e.name not in LATE]
     extensions = [extension for extension in own if extension not in parent.extensions]
     if settings := child.mgp.options.acts:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"

@@ -8,7 +8,6 @@ import select
 import socket
 import stat
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -207,10 +206,7 @@ class RequestLog(RequestWatcher[None]):
             "principal": call.principal,
         }
         known = {key: value for key, value in fields.items() if value is not None}
-        self._log.info("%s", _line(known), extra={"fields": known})
-
-
-def _line(known: Mapping[str, object]) -> str:
-    subject = f"{known['method']} {known['name']}" if "name" in known else known["method"]
-    outcome = f"{known['outcome']} ({known['error_type']})" if "error_type" in known else known["outcome"]
-    return f"{subject} {outcome} {known['duration_ms']} ms trace={known['trace_id']}"
+        subject = f"{known['method']} {known['name']}" if "name" in known else known["method"]
+        ending = f"{known['outcome']} ({known['error_type']})" if "error_type" in known else known["outcome"]
+        text = f"{subject} {ending} {known['duration_ms']} ms trace={known['trace_id']}"
+        self._log.info("%s", text, extra={"fields": known})

@@ -135,14 +135,13 @@ class MCP(SectionedExtension):
         return self.lifecycle.dialects.get(offer.version)
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
-        dialect = self.lifecycle.dialects[offer.version]
         capabilities: dict[str, Any] = {
             "tools": {"listChanged": True},
             "resources": {"subscribe": True, "listChanged": True},
             "prompts": {"listChanged": True},
             "logging": {},
         }
-        if "completions" in dialect.has and self.completions.offered:
+        if "completions" in self.lifecycle.dialects[offer.version].has and self.completions.offered:
             capabilities["completions"] = {}
         if self.skills is not None:
             capabilities |= self.skills.capabilities(offer)

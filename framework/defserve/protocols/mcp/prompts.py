@@ -244,10 +244,9 @@ class Completions(Extension):
         target, item = self._target(call, ref)
         if isinstance(item, CompletesItself):
             return await item.complete(call, params)
-        function = item.function
         argument, context = read_object(params, "argument"), read_optional_object(params, "context") or {}
         name, value = read_text(argument, "name"), read_text(argument, "value")
-        annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
+        annotations = {p.wire_name: p.annotation for p in item.function.signature.parameters}
         if name not in annotations:
             raise InvalidParams(f"Unknown argument: {name}")
         if (completion := self.registry.get(f"{target} {name}")) is None:

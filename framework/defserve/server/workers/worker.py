@@ -87,7 +87,8 @@ class Worker:
             case "leave":
                 self.leave()
             case "end":
-                self._end()
+                self._is_leaving = True
+                self._provider.ask()
             case _:  # a ping: that this runs is the answer
                 pass
         return None
@@ -107,10 +108,6 @@ class Worker:
         # Before calls are refused: who comes too late finds a closed connection, and opens another one elsewhere.
         for connection in list(self._listener.server_state.connections):
             connection.shutdown()
-        self._provider.ask()
-
-    def _end(self) -> None:
-        self._is_leaving = True
         self._provider.ask()
 
     # -- for callers -------------------------------------------------------------------------------------

@@ -231,8 +231,7 @@ class TaskRun:
     async def _change(self, alter: Alter) -> None:
         """Change the task, unless somebody else runs it by now."""
         assert self.record is not None
-        mine = self._runner.id
-        await self._runner.change(self.record.id, lambda found: found.runner == mine and alter(found))
+        await self._runner.change(self.record.id, lambda found: found.runner == self._runner.id and alter(found))
 
     # -- what the client is told and asked ---------------------------------------------------------------
 
