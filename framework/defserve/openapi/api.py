@@ -49,7 +49,8 @@ class Api:
         self.pinned = frozenset(iter_pinned_parameters(self.headers))
         self.slashes = frozenset(options.slashes)
         self.skipped: list[str] = []
-        self.on_changed: Callable[[], None] = _nothing
+        self.on_changed: Callable[[], None] = lambda: None
+        """Called when a tool is listed differently from now on."""
         client = options.client
         if client is not None and not hasattr(client, "stream"):
             client = InProcessApp(client)
@@ -59,11 +60,10 @@ class Api:
         if not is_trusted and client is None:
             refuse_private(base)
         self.sender = Sender(base, options.timeout, options.retries, client, is_trusted=is_trusted)
-        self.tools: list[Tool] = _transform_tools(self._tools(document, base, options), options.transform)
-
-    def notify_change(self) -> None:
-        """A tool is listed differently from now on."""
-        self.on_changed()
+        self.tools: list[Tool] = [*self._tools(document, base, options)]
+        if (transform := options.transform) is not None:
+            transform.check(tool.name for tool in self.tools)
+            self.tools = [made for tool in self.tools if (made := transform.transform_tool(tool)) is not None]
 
     @property
     def name(self) -> str:
@@ -125,19 +125,8 @@ class Api:
         return OperationTool(name, about, operation, self, base)
 
 
-def _transform_tools(tools: Sequence[Tool], transform: Transform | None) -> list[Tool]:
-    if transform is None:
-        return [*tools]
-    transform.check(tool.name for tool in tools)
-    return [made for tool in tools if (made := transform.transform_tool(tool)) is not None]
-
-
 def _tag(tag: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", tag.strip().lower()).strip("-.")[:64]
-
-
-def _nothing() -> None:
-    """Nobody lists the tools yet."""
 
 
 # -- How an API is imported: one frozen object, which `Server.from_openapi` and `from_fastapi` make of their options.

@@ -63,10 +63,8 @@ class ApiKey(Credentials):
     def __init__(
         self, value: str, *, header: str | None = None, query: str | None = None, cookie: str | None = None
     ) -> None:
-        given: list[tuple[Place, str]] = []
-        for place, name in (("header", header), ("query", query), ("cookie", cookie)):
-            if name is not None:
-                given.append((place, name))  # pyright: ignore[reportArgumentType]
+        places: tuple[tuple[Place, str | None], ...] = (("header", header), ("query", query), ("cookie", cookie))
+        given = [(place, name) for place, name in places if name is not None]
         if len(given) != 1:
             raise UsageError("ApiKey needs one place", fix='write ApiKey(key, header="X-API-Key") or query=, cookie=')
         self._value = _secret(value, "ApiKey")

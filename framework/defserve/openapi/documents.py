@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,7 +51,11 @@ def load_document(source: Any) -> Document:
 def read_document(source: Any) -> Document:
     """Read any JSON or YAML object."""
     if is_mapping(source):
-        return Document(_plain(source))
+        try:
+            # A copy that nobody else changes, as JSON would give it.
+            return Document(parse_document(json.dumps(source, default=str).encode(), "the OpenAPI document"))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UsageError(f"the OpenAPI document cannot be written as JSON: {error}", fix=FIX) from None
     if isinstance(source, Path):
         return _read_file(source)
     if not isinstance(source, str):
@@ -114,14 +117,6 @@ def refuse_deep(value: Any, shown: str) -> None:
         if not level:
             return
     raise UsageError(f"{shown} is nested deeper than {MAX_DEPTH} levels", fix="flatten it")
-
-
-def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy that nobody else changes, as JSON would give it."""
-    try:
-        return parse_document(json.dumps(source, default=str).encode(), "the OpenAPI document")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"the OpenAPI document cannot be written as JSON: {error}", fix=FIX) from None
 
 
 def fetch_document(url: str) -> bytes:
@@ -219,23 +214,18 @@ class References:
 def bundle_document(document: Document) -> dict[str, Any]:
     """The document with all others that it refers to inside it. They lie in the same folder or at the same origin."""
     bundle = _Bundle(document)
-    root = bundle.rewritten(document.content, _home(document), "")
+    root = bundle.rewritten(document.content, bundle.home, "")
     assert is_object(root)
     if bundle.found:
         root[ELSEWHERE] = bundle.found
     return root
 
 
-def _home(document: Document) -> str:
-    if document.url is not None:
-        return document.url
-    return document.file.resolve().as_uri() if document.file is not None else ""
-
-
 class _Bundle:
     def __init__(self, document: Document) -> None:
-        self._home = _home(document)
-        self._folder = document.file.resolve().parent if document.file is not None else None
+        file = document.file.resolve() if document.file is not None else None
+        self._folder = file.parent if file is not None else None
+        self.home = document.url or (file.as_uri() if file is not None else "")
         self._keys: dict[str, str] = {}
         self.found: dict[str, Any] = {}
 
@@ -255,7 +245,7 @@ class _Bundle:
         if not place:
             return f"#{prefix}{pointer}"
         url = urljoin(home, place) if home else place
-        if url == self._home:
+        if url == self.home:
             return f"#{pointer}"
         if url not in self._keys:
             if len(self._keys) >= MAX_DOCUMENTS:
@@ -265,7 +255,7 @@ class _Bundle:
         return f"#/{ELSEWHERE}/{self._keys[url]}{pointer}"
 
     def _read_near_document(self, url: str, ref: str) -> dict[str, Any]:
-        there, here = urlsplit(url), urlsplit(self._home)
+        there, here = urlsplit(url), urlsplit(self.home)
         if here.scheme in ("http", "https") and (there.scheme, there.netloc) == (here.scheme, here.netloc):
             return read_document(url).content
         if self._folder is not None and there.scheme == "file" and not there.netloc:

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Final
 
 from defserve.openapi.operations import METHODS, Operation
@@ -91,11 +91,9 @@ def _free(operation: Operation, name: str, taken: set[str]) -> str:
         other = join_words(drop_repeated_words(more(operation, own)))
         if other and other not in taken:
             return other
-    for number in count(2):
-        tail = f"_{number}"
-        if (other := join_words(own, MAX_NAME - len(tail)) + tail) not in taken:
-            return other
-    raise AssertionError
+    tails = (f"_{number}" for number in count(2))
+    numbered = (join_words(own, MAX_NAME - len(tail)) + tail for tail in tails)
+    return next(other for other in numbered if other not in taken)
 
 
 # -- The names of arguments. Model APIs take letters, digits, `_`, `.` and `-`, at most 64 of them.
@@ -107,13 +105,8 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 def argument_name(name: str, place: str, taken: set[str]) -> str:
     """`filter[name]` → `filter_name`. If a name is taken, its place is put before it: `query_id`."""
     plain = _ODD.sub("_", name).strip("_")[: MAX_NAME - 12] or place
-    for candidate in (plain, f"{place}_{plain}"):
-        if candidate not in taken:
-            return candidate
-    number = 2
-    while f"{plain}_{number}" in taken:
-        number += 1
-    return f"{plain}_{number}"
+    candidates = chain((plain, f"{place}_{plain}"), (f"{plain}_{number}" for number in count(2)))
+    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 # -- Identifiers taken apart into words, and put together again.

@@ -17,7 +17,7 @@ METHODS: Final = ("get", "head", "options", "post", "put", "patch", "delete", "t
 MAX_OPERATIONS: Final = 5_000
 """Operations of one document. GitHub's has 1,200."""
 
-PLACES: Final = ("path", "query", "header", "cookie")
+
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
 
@@ -127,7 +127,7 @@ def _parameters(references: References, path: str, item: dict[str, Any], found: 
 
 def _parameter(references: References, given: dict[str, Any]) -> Parameter | None:
     name, place = given.get("name"), given.get("in")
-    if not isinstance(name, str) or not name or place not in PLACES:
+    if not isinstance(name, str) or not name or place not in _STYLES:
         return None
     style = given.get("style")
     style = style if isinstance(style, str) else _STYLES[place]

@@ -9,7 +9,7 @@ from binascii import Error as NotBase64
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from defserve.base.hidden_characters import is_plain
 from defserve.core.json_values import is_array, is_object
@@ -60,8 +60,7 @@ def build_request(
         if value is None and not parameter.required:
             continue
         if parameter.place == "path":
-            allowed = parameter.name in slashes
-            in_paths[parameter.name] = in_path(parameter, value, argument.name, slashes=allowed)
+            in_paths[parameter.name] = in_path(parameter, value, argument.name, slashes=parameter.name in slashes)
         elif parameter.place == "query":
             _check_keys(plan, argument, value)
             request.query += query_pairs(parameter, value)
@@ -94,10 +93,10 @@ def _path(template: str, values: dict[str, str]) -> str:
     """The path, each variable in its place. Raises ToolError if the whole would name another address."""
     template = template.partition("#")[0]
     route, mark, query = template.partition("?")
-    parts: list[str] = []
-    for index, piece in enumerate(VARIABLE.split(route)):
-        parts.append(values.get(piece, "") if index % 2 else quote(piece, safe=_PATH_SAFE))
-    path = "".join(parts)
+    path = "".join(
+        values.get(piece, "") if index % 2 else quote(piece, safe=_PATH_SAFE)
+        for index, piece in enumerate(VARIABLE.split(route))
+    )
     # Two values may stand in one part: what each is alone says nothing about both.
     if any(part in (".", "..") for part in path.replace("%2E", ".").replace("%2e", ".").split("/")):
         raise ToolError("the arguments make an address that names another one")
@@ -117,16 +116,17 @@ def _add_body(request: ApiRequest, plan: BodyArguments, arguments: dict[str, Any
 
 
 def _json(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
-    media = plan.media if "*" not in plan.media else "application/json"
-    request.headers["content-type"] = media
+    request.headers["content-type"] = plan.media if "*" not in plan.media else "application/json"
     request.content["content"] = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _form(request: ApiRequest, plan: BodyArguments, value: Any) -> None:
-    pairs: list[str] = []
-    for name, item in value.items() if is_object(value) else ():
-        for key, text in _form_values(name, item):
-            pairs.append(f"{quote(key, safe='[]')}={quote(text.encode('utf-8', 'replace'), safe='')}")
+    fields = value.items() if is_object(value) else ()
+    pairs = [
+        f"{quote(key, safe='[]')}={quote(text.encode('utf-8', 'replace'), safe='')}"
+        for name, item in fields
+        for key, text in _form_values(name, item)
+    ]
     request.headers["content-type"] = "application/x-www-form-urlencoded"
     request.content["content"] = "&".join(pairs).encode()
 
@@ -281,8 +281,6 @@ def _leaves_segment(text: str, slashes: bool) -> str | None:
     # Many servers decode a path before they look at it, some of them twice.
     meant = text
     for _ in range(3):
-        from urllib.parse import unquote
-
         meant = unquote(meant)
     parts = meant.replace("\\", "/").split("/")
     if any(part.strip() in (".", "..") for part in parts) or any(

@@ -101,11 +101,8 @@ def _body(body: Body, schemas: Schemas, taken: set[str]) -> BodyArguments:
     root = schemas.root(described.get("schema"), "request") if kind not in ("text", "bytes") else {}
     files = _files(described.get("schema"), schemas) if kind == "multipart" else frozenset[str]()
     fields = _flat_fields(root, taken)
-    whole = None
-    if fields is None:
-        whole = argument_name("body", "request", taken)
-        fields = {}
-    return BodyArguments(media, kind, body.required, fields, whole, files, root)
+    whole = argument_name("body", "request", taken) if fields is None else None
+    return BodyArguments(media, kind, body.required, fields or {}, whole, files, root)
 
 
 def _flat_fields(root: JsonSchema, taken: set[str]) -> dict[str, str] | None:
@@ -113,9 +110,8 @@ def _flat_fields(root: JsonSchema, taken: set[str]) -> dict[str, str] | None:
     properties = root.get("properties")
     if not is_object(properties) or not properties or as_list(root.get("type")) != ["object"]:
         return None
-    if any(word in root for word in ("anyOf", "oneOf", "allOf", "not", "patternProperties", "minProperties")):
-        return None
-    if root.get("additionalProperties") not in (None, False):
+    more = ("anyOf", "oneOf", "allOf", "not", "patternProperties", "minProperties")
+    if any(word in root for word in more) or root.get("additionalProperties") not in (None, False):
         return None
     names: dict[str, str] = {}
     for field in properties:
@@ -157,9 +153,7 @@ def _to_file_schema(field: str, schema: JsonSchema, files: Collection[str]) -> J
     if field not in files:
         return schema
     said = {"description": schema["description"]} if "description" in schema else {}
-    if schema.get("type") == "array":
-        return {"type": "array", "items": FILE, **said}
-    return {**FILE, **said}
+    return {"type": "array", "items": FILE, **said} if schema.get("type") == "array" else {**FILE, **said}
 
 
 def _files(schema: Any, schemas: Schemas) -> frozenset[str]:

@@ -90,7 +90,7 @@ class ApiReturns(Returns):
     __slots__ = ("_operation", "_schemas", "_references", "_known", "_made")
 
     def __init__(self, operation: Operation, schemas: Schemas, references: References) -> None:
-        super().__init__(_as_read)
+        super().__init__(lambda value: value)
         self._operation, self._schemas, self._references = operation, schemas, references
         self._known: JsonSchema | None = None
         self._made = False
@@ -106,10 +106,6 @@ class ApiReturns(Returns):
     def drop_schema(self) -> None:
         """The API does not keep to its document: promise nothing."""
         self._made, self._known, self.wraps = True, None, False
-
-
-def _as_read(value: Any) -> PackedResult:
-    return value
 
 
 def _find_response_schema(operation: Operation, schemas: Schemas, references: References) -> JsonSchema | None:
@@ -164,16 +160,11 @@ _TAKES: Final = (
 
 def next_page(plan: RequestPlan, arguments: dict[str, Any], response: ApiResponse, body: Any) -> dict[str, Any] | None:
     """The arguments that change for the next page; None if there is none, or if it cannot be told."""
-    for url in (*_iter_next_links(response.headers.get("link", "")), *_addresses(body)):
+    links = _LINK.findall(response.headers.get("link", "")[:16_000])
+    for url in (*(url for url, about in links if _NEXT.search(about)), *_addresses(body)):
         if found := _of_address(plan, arguments, url):
             return found
     return _of_cursor(plan, arguments, body)
-
-
-def _iter_next_links(header: str) -> Iterator[str]:
-    for url, about in _LINK.findall(header[:16_000]):
-        if _NEXT.search(about):
-            yield url
 
 
 def _addresses(body: Any) -> Iterator[str]:
@@ -226,8 +217,8 @@ def _of_cursor(plan: RequestPlan, arguments: dict[str, Any], body: Any) -> dict[
             plain = _plain(name)
             if plain not in _CURSORS or isinstance(value, bool) or not isinstance(value, str | int) or value == "":
                 continue
-            own = (plain, plain.removeprefix("next"))
-            argument = next((takes[key] for key in (*own, *_TAKES) if key in takes), None)
+            wanted = (plain, plain.removeprefix("next"), *_TAKES)
+            argument = next((takes[key] for key in wanted if key in takes), None)
             if argument is not None and len(str(value)) <= MAX_CURSOR and arguments.get(argument) != value:
                 typed = _parse_as_type(str(value), plan.properties[argument])
                 return {argument: typed} if typed is not None else None

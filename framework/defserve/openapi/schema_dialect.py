@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from defserve.base.hidden_characters import describe_hidden
 from defserve.binding.patterns import MAX_PATTERN_LENGTH, NotLinear, pattern_problem
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
+from defserve.core.shapes import is_number
 
 Direction: TypeAlias = Literal["request", "response"]
 """Whether a schema describes what is sent (no `readOnly` fields) or what comes back (no `writeOnly` fields)."""
@@ -113,7 +114,7 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
     elif "items" in made:
         made["type"] = "array"
     for word in (*_BOUNDS, *_COUNTS):
-        if word in made and (not _is_number(made[word]) or (word not in _BOUNDS and made[word] <= 0)):
+        if word in made and (not is_number(made[word]) or (word not in _BOUNDS and made[word] <= 0)):
             del made[word]
     for word in ("default", "const"):
         if len(repr(made.get(word))) > MAX_ENUM_LENGTH:
@@ -151,10 +152,6 @@ def _is_pattern(value: Any) -> bool:
         return False
     problem = pattern_problem(value)
     return problem is None or isinstance(problem, NotLinear)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_open(schema: JsonSchema) -> bool:

@@ -227,7 +227,9 @@ class Conversion:
         if own is None:
             return schema
         # A parent that lists its children is written into each child: there, the list would lead back to the child.
-        return {name: value for name, value in schema.items() if name not in _UNIONS or not _refers(value, above)}
+        return {
+            name: value for name, value in schema.items() if name not in ("anyOf", "oneOf") or not _refers(value, above)
+        }
 
     def _reference(self, ref: str, schema: JsonSchema) -> JsonSchema:
         made: JsonSchema = {"$ref": DEFS + self._name(ref)}
@@ -264,9 +266,6 @@ class Conversion:
         return self._flat(self._raw.target(ref), (*above, ref), depth)
 
 
-_UNIONS: Final = ("anyOf", "oneOf")
-
-
 def _refers(options: Any, above: tuple[str, ...]) -> bool:
     return any(is_object(option) and option.get("$ref") in above for option in (options if is_array(options) else ()))
 
@@ -284,8 +283,7 @@ def loosen_schema(schema: JsonSchema) -> JsonSchema:
     """A schema for parts that were cut: they fit more than they should, so `oneOf` and `not` would refuse too much."""
     made = rebuild_schema({name: value for name, value in schema.items() if name != "not"}, loosen_schema)
     if "oneOf" in made:
-        forms = made.pop("oneOf")
-        made.setdefault("anyOf", forms)
+        made.setdefault("anyOf", made.pop("oneOf"))
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -156,14 +156,13 @@ def _is_of_httpx(error: Exception) -> bool:
 # -- An ASGI app called in this process, without a network: a client of it, and its lifespan.
 
 
-App = Callable[[Any, Any, Any], Awaitable[None]]
 STOP_SECONDS = 10.0
 
 
 class InProcessApp:
     """An ASGI app whose lifespan this server enters. Its requests have the state that the lifespan made."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
         self._app = app
         self._state: dict[str, Any] = {}
 
@@ -206,11 +205,9 @@ class InProcessApp:
             yield
         finally:
             incoming.put_nowait({"type": "lifespan.shutdown"})
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):
                     await stopped.wait()
-            except TimeoutError:
-                pass
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -158,11 +158,12 @@ class OperationTool(Tool):
         """Clients refuse a result that does not fit its schema. If the API does not keep to it, promise none."""
         returns = self.returns
         assert isinstance(returns, ApiReturns)
-        if (schema := returns.schema) is not None and not _is_valid_result(
-            packed.structured, schema, len(response.body)
-        ):
+        if (schema := returns.schema) is None:
+            return
+        is_unchecked = len(response.body) > MAX_CHECKED_BYTES
+        if packed.structured is NOTHING or not (is_unchecked or is_valid_instance(packed.structured, schema)):
             returns.drop_schema()
-            self._api.notify_change()
+            self._api.on_changed()
 
     def result(self, call: Call, value: Any) -> dict[str, Any]:
         assert isinstance(value, ApiResult)
@@ -173,14 +174,6 @@ class OperationTool(Tool):
             if "meta" in dialect_of(call).has:
                 found["_meta"] = {**found.get("_meta", {}), NEXT_KEY: more}
         return found
-
-
-def _is_valid_result(structured: Any, schema: JsonSchema, size: int) -> bool:
-    if structured is NOTHING:
-        return False
-    if size > MAX_CHECKED_BYTES:
-        return True
-    return is_valid_instance(structured, schema)
 
 
 async def _operation() -> None:

@@ -323,7 +323,12 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
 def compose(server: Server) -> Composition:
     """All declarations of a server. Raises UsageError for those that do not fit together."""
     _add_tasks(server)
-    _add_apps(server)
+    # Views come if there is one, here or on a server that is mounted, or a tool that asks for one. What servers
+    # elsewhere have is not known yet.
+    if _is_proxy(server) or any("apps" in item.facets for item in server.mcp.items()):
+        from defserve.protocols.mcp.apps import Apps
+
+        server.extend(Apps(server.mcp.resources.concrete))
     if server.shared is not None:
         from defserve.server.sharing import Sharing
 
@@ -356,17 +361,6 @@ def _is_proxy(server: Server) -> bool:
     return any(extension.name == "proxying" for extension in server.extensions)
 
 
-def _add_apps(server: Server) -> None:
-    """Serve views if there is one, here or on a server that is mounted, or a tool that asks for one.
-
-    What servers elsewhere have is not known yet.
-    """
-    if _is_proxy(server) or any("apps" in item.facets for item in server.mcp.items()):
-        from defserve.protocols.mcp.apps import Apps
-
-        server.extend(Apps(server.mcp.resources.concrete))
-
-
 def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
     """The wrappers of each method. If tokens come in messages, their check is the outermost wrapper.
 
@@ -389,9 +383,8 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 
 def _refuse_left_behind(parent: Server, child: Server) -> None:
     """Raises UsageError if the child would lose protection by being mounted."""
-    everywhere = (MCP, MGP, AuthorExtension)
-    # Those of LATE come with the items: the parent has its own.
-    own = [e for e in child.extensions if not isinstance(e, everywhere) and e.name not in LATE]
+    # Every server has these three. Those of LATE come with the items: the parent has its own.
+    own = [e for e in child.extensions if not isinstance(e, MCP | MGP | AuthorExtension) and e.name not in LATE]
     extensions = [extension for extension in own if extension not in parent.extensions]
     if settings := child.mgp.options.acts:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"

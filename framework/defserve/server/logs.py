@@ -8,9 +8,8 @@ import select
 import socket
 import stat
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -36,13 +35,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return to_json(line, fallback=str, inf_nan_mode="strings").decode()
-
-
-class _PieceWriter(Protocol):
-    """Writes a piece at once, or raises BlockingIOError."""
-
-    def __call__(self, data: bytes) -> int: ...
-    def close(self) -> None: ...
 
 
 class PatientLines(logging.StreamHandler[Any]):
@@ -75,7 +67,7 @@ class PatientLines(logging.StreamHandler[Any]):
             piece.close()
         super().close()
 
-    def _write(self, piece: _PieceWriter, data: bytes) -> None:
+    def _write(self, piece: _PipeWriter | _SocketWriter, data: bytes) -> None:
         # A pipe takes a piece of this size as a whole, or not at all.
         try:
             for start in range(0, len(data), select.PIPE_BUF):
@@ -91,7 +83,7 @@ def _missing(lines: int) -> logging.LogRecord:
     return logging.LogRecord("defserve", logging.WARNING, "", 0, text, None, None)
 
 
-def _writer_of(stream: Any) -> _PieceWriter | None:
+def _writer_of(stream: Any) -> _PipeWriter | _SocketWriter | None:
     """Writes to a stream that a reader can make wait, or raises BlockingIOError. None for files and terminals.
 
     Other processes write to it too, so a look whether there is room is not enough. And its own mode is theirs as well:
@@ -113,6 +105,8 @@ def _writer_of(stream: Any) -> _PieceWriter | None:
 
 
 class _PipeWriter:
+    """Writes a piece at once, or raises BlockingIOError."""
+
     def __init__(self, number: int) -> None:
         self._number = number
 
@@ -124,6 +118,8 @@ class _PipeWriter:
 
 
 class _SocketWriter:
+    """Writes a piece at once, or raises BlockingIOError."""
+
     def __init__(self, number: int) -> None:
         self._socket = socket.socket(fileno=os.dup(number))
 
@@ -134,14 +130,13 @@ class _SocketWriter:
         self._socket.close()
 
 
-class _LookingWriter:
-    def __init__(self, number: int) -> None:
-        self._number = number
+class _LookingWriter(_PipeWriter):
+    """For a pipe that waits for room by itself."""
 
     def __call__(self, data: bytes) -> int:
         if not _has_room(self._number):
             raise BlockingIOError
-        return os.write(self._number, data)
+        return super().__call__(data)
 
     def close(self) -> None:
         """The descriptor is that of the stream."""
@@ -211,10 +206,7 @@ class RequestLog(RequestWatcher[None]):
             "principal": call.principal,
         }
         known = {key: value for key, value in fields.items() if value is not None}
-        self._log.info("%s", _line(known), extra={"fields": known})
-
-
-def _line(known: Mapping[str, object]) -> str:
-    subject = f"{known['method']} {known['name']}" if "name" in known else known["method"]
-    outcome = f"{known['outcome']} ({known['error_type']})" if "error_type" in known else known["outcome"]
-    return f"{subject} {outcome} {known['duration_ms']} ms trace={known['trace_id']}"
+        subject = f"{known['method']} {known['name']}" if "name" in known else known["method"]
+        ending = f"{known['outcome']} ({known['error_type']})" if "error_type" in known else known["outcome"]
+        text = f"{subject} {ending} {known['duration_ms']} ms trace={known['trace_id']}"
+        self._log.info("%s", text, extra={"fields": known})

@@ -53,7 +53,7 @@ UNNAMED = "unnamed"
 
 
 class RequestOutcome(NamedTuple):
-    """How a request ended: one of `OUTCOMES`, and the type of an error. ASKED: the client has to answer a question."""
+    """How a request ended, and the type of an error. ASKED: the client has to answer a question."""
 
     kind: str
     error_type: str = ""
@@ -183,9 +183,6 @@ def labels(**values: str) -> str:
 
 def _escape_label(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-OUTCOMES = (OK, ERROR, CANCELLED, ASKED)
 
 
 # -- Metrics of several processes as one text: the format wants the lines of a metric side by side.

@@ -18,7 +18,6 @@ from defserve.proxying.targets import Command
 from defserve.server.decorators import caller
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mcp.transforms import Transform
     from defserve.server.server import Server
 
@@ -37,8 +36,7 @@ class Mount:
             (child.completions.registry, parent.completions.registry, renames.completion),
         )
         with ExitStack() as refused:
-            tools = child.tools.registry.mirror(parent.tools.registry, _tools(renames, transform))
-            refused.callback(tools)
+            refused.callback(_mirror(child.tools.registry, parent.tools.registry, renames.name, renames, transform))
             for source, target, rename in mirrors:
                 refused.callback(_mirror(source, target, rename, renames))
             refused.pop_all()
@@ -53,27 +51,21 @@ class Mount:
             self._transform.check(name for name, _ in self.server.mcp.tools.registry.items())
 
 
-def _tools(prefix: Prefix, transform: Transform | None) -> Callable[[str, Tool], tuple[str, Tool] | None]:
-    def rename_item(name: str, tool: Tool) -> tuple[str, Tool] | None:
-        if transform is None:
-            there = prefix.name(name)
-            return there, _move_item(tool, there, prefix)
-        if not transform.takes(name, tool.options.tags):
-            return None
-        there = prefix.name(transform.name(name))
-        made = _move_item(tool, there, prefix)
-        transform.apply(made, name)
-        return there, made
-
-    return rename_item
-
-
 def _mirror(
-    source: Registry[Any], target: Registry[Any], rename: Callable[[str], str], prefix: Prefix
+    source: Registry[Any],
+    target: Registry[Any],
+    rename: Callable[[str], str],
+    prefix: Prefix,
+    transform: Transform | None = None,
 ) -> Callable[[], None]:
-    def rename_item(name: str, item: Any) -> tuple[str, Any]:
-        there = rename(name)
-        return there, _move_item(item, there, prefix)
+    def rename_item(name: str, item: Any) -> tuple[str, Any] | None:
+        if transform is not None and not transform.takes(name, item.options.tags):
+            return None
+        there = rename(name if transform is None else transform.name(name))
+        moved = _move_item(item, there, prefix)
+        if transform is not None:
+            transform.apply(moved, name)
+        return there, moved
 
     return source.mirror(target, rename_item)
 

@@ -79,7 +79,6 @@ def openapi(
     for tool in tools:
         components: dict[str, Any] = {}
         try:
-            _refuse_wide(tool)
             operation = _operation(tool, components, authorized)
         except Exception as error:  # whatever a schema that is none makes of it: a mounted server may have written it
             log.warning(
@@ -96,7 +95,13 @@ def openapi(
         "openapi": VERSION,
         "info": _info(info),
         "paths": paths,
-        "components": {"schemas": schemas, "responses": {name: _failure(text) for name, text in FAILURES.items()}},
+        "components": {
+            "schemas": schemas,
+            "responses": {
+                name: {"description": text, "content": {"application/json": {"schema": _reference("Error")}}}
+                for name, text in FAILURES.items()
+            },
+        },
     }
     if base:
         document["servers"] = [{"url": base}]
@@ -104,12 +109,6 @@ def openapi(
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"bearer": []}]
     return document
-
-
-def _refuse_wide(tool: Mapping[str, Any]) -> None:
-    for member in ("inputSchema", "outputSchema"):
-        if count_values(tool.get(member), MAX_SCHEMA_VALUES) > MAX_SCHEMA_VALUES:
-            raise ValueError(f"its {member} has more than {MAX_SCHEMA_VALUES} values")
 
 
 def count_values(value: Any, most: int) -> int:
@@ -132,6 +131,9 @@ def _info(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: bool) -> dict[str, Any]:
+    for member in ("inputSchema", "outputSchema"):
+        if count_values(tool.get(member), MAX_SCHEMA_VALUES) > MAX_SCHEMA_VALUES:
+            raise ValueError(f"its {member} has more than {MAX_SCHEMA_VALUES} values")
     name, wanted = tool["name"], input_schema(tool)
     asked, given = f"{name}.input", f"{name}.output"
     _add(schemas, asked, wanted)
@@ -202,10 +204,6 @@ def _responses(given: str, authorized: bool) -> dict[str, Any]:
     return responses
 
 
-def _failure(text: str) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": _reference("Error")}}}
-
-
 def _add(schemas: dict[str, Any], name: str, schema: Mapping[str, Any]) -> None:
     """Add a schema and its definitions to the components, and make its references point there."""
 
@@ -240,7 +238,6 @@ SAME: Final = frozenset(
     """title description default enum format deprecated readOnly writeOnly multipleOf minimum maximum minLength
     maxLength pattern minItems maxItems uniqueItems minProperties maxProperties required""".split()
 )
-ANYTHING: Final[Mapping[str, Any]] = {}
 
 
 def openapi_schema(schema: Any, refer: Refer) -> dict[str, Any]:
@@ -301,10 +298,6 @@ def _edge(bound: str) -> Callable[[Any, Mapping[str, Any], Refer], dict[str, Any
     return translate
 
 
-def _each(schemas: Any, refer: Refer) -> dict[str, Any]:
-    return {name: openapi_schema(schema, refer) for name, schema in schemas.items()}
-
-
 # -- A short text that a regular expression matches.
 
 
@@ -315,7 +308,9 @@ TRANSLATED: Final[dict[str, Callable[[Any, Mapping[str, Any], Refer], dict[str, 
     "type": _type,
     "exclusiveMinimum": _edge("minimum"),
     "exclusiveMaximum": _edge("maximum"),
-    "properties": lambda value, said, refer: {"properties": _each(value, refer)},
+    "properties": lambda value, said, refer: {
+        "properties": {name: openapi_schema(schema, refer) for name, schema in value.items()}
+    },
     "additionalProperties": lambda value, said, refer: {
         "additionalProperties": value if isinstance(value, bool) else openapi_schema(value, refer)
     },
@@ -534,8 +529,7 @@ class Maker:
         return int(start) if whole else start
 
     def array(self, schema: JsonSchema, depth: int) -> list[Any]:
-        heads: list[Any] = schema.get("prefixItems") or []
-        made = [self.value(head, depth - 1) for head in heads]
+        made: list[Any] = [self.value(head, depth - 1) for head in schema.get("prefixItems") or ()]
         wanted = max(schema.get("minItems", 0), 1 if self._whole and schema.get("maxItems", 1) else 0)
         if wanted > MAX_ITEMS:
             raise Impossible
@@ -547,8 +541,7 @@ class Maker:
 
     def object(self, schema: JsonSchema, depth: int) -> dict[str, Any]:
         properties: dict[str, Any] = schema.get("properties") or {}
-        required: list[str] = schema.get("required") or []
-        made = {name: self.value(properties.get(name, {}), depth - 1) for name in required}
+        made = {name: self.value(properties.get(name, {}), depth - 1) for name in schema.get("required") or ()}
         for name in properties if self._whole or schema.get("minProperties", 0) > len(made) else ():
             if name not in made:
                 try:

@@ -146,8 +146,7 @@ def refuse_unknown_fields(
 ) -> None:
     """Raises UsageError for an option that neither `fields`, a typed dictionary, nor the function itself has."""
 
-    known = [*fields.__annotations__, *(function.__kwdefaults__ or ())]
-    refuse_unknown(given, known, subject, where, OPTIONS)
+    refuse_unknown(given, [*fields.__annotations__, *(function.__kwdefaults__ or ())], subject, where, OPTIONS)
 
 
 def check_server_options(shared: str | None, feature_sets: str, where: str) -> None:

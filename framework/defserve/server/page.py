@@ -11,7 +11,7 @@ import json
 import shlex
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from html import escape
 from pathlib import Path, PurePath
@@ -47,16 +47,15 @@ def page_content(mcp: MCP, *, everywhere: bool) -> PageContent:
     """The page of a server. `everywhere`: browsers elsewhere may see it too."""
     identity, kept = mcp.lifecycle.identity, ByteCache[bytes](MAX_CACHE_BYTES)
 
-    def make_unlisted_page(address: str) -> bytes:
-        # Without a token nothing is told about a server but where it is. The name is what clients file it under.
-        return page(About(identity.name, unlisted=NEEDS_TOKEN), address, everywhere=everywhere)
+    # Without a token nothing is told about a server but where it is. The name is what clients file it under.
+    unlisted = About(identity.name, unlisted=NEEDS_TOKEN)
 
     def make_list_request(address: str) -> tuple[Request, PageReply]:
         request = Request(1, "tools/list", {}, {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
         about = About(identity.name, identity.title or "", identity.version, identity.description or "")
         return request, PageReply(about, address, everywhere, kept)
 
-    return PageContent(OFFER, make_list_request, make_unlisted_page, headers())
+    return PageContent(OFFER, make_list_request, partial(page, unlisted, everywhere=everywhere), headers())
 
 
 class PageReply:

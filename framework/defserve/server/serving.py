@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 def serve(server: Server, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
     """Serve on an address until it ends. Returns the exit code."""
     if on.startswith("mcpx+"):
-        return _in_topic(server, on, token, token_file)
+        from defserve.serve.outbound import serve_outbound
+        from defserve.server import topics
+
+        own_token, carrier = topics.read_token(token, token_file), server.mcpx.new_carrier()
+        return serve_outbound(
+            topics.place(server.composition, server.mcp, server.auth, carrier, on, own_token, is_announced=True)
+        )
     if token is not None or token_file is not None:
         raise UsageError(f"a token is of no use on {on!r}", fix="to check the tokens of callers: Server(auth=…)")
     if on == "stdio" or on.startswith("stdio:"):
@@ -44,17 +50,6 @@ def _on_stdio(server: Server, on: str) -> int:
             file=sys.stderr,
         )
     return StdioService(server.composition).run()
-
-
-def _in_topic(server: Server, on: str, token: str | None, token_file: str | None) -> int:
-    from defserve.serve.outbound import serve_outbound
-    from defserve.server import topics
-
-    found = topics.read_token(token, token_file)
-    carrier = server.mcpx.new_carrier()
-    return serve_outbound(
-        topics.place(server.composition, server.mcp, server.auth, carrier, on, found, is_announced=True)
-    )
 
 
 @asynccontextmanager

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.extension import MGP
 
 
-TABLE = "access"
 INSTANTS = ("granted_at", "expires_at")
 
 # The clocks of machines differ.
@@ -46,7 +45,7 @@ class SharedEntries:
             with subscriptions.suppress_sharing():
                 policy.reload()
 
-        self._table, self._policy = SharedTable(link, TABLE, reload), policy
+        self._table, self._policy = SharedTable(link, "access", reload), policy
         policy.share(self)
 
     def check(self) -> None:

@@ -136,9 +136,6 @@ CHANGE = "change"
 def share_changes(news: SessionNews, subscriptions: Subscriptions) -> None:
     """Tell the sessions of all processes of changes."""
 
-    def share(what: str, name: str) -> None:
-        news.publish(CHANGE, k=what, v=name)
-
     def deliver(sessions: list[Session], fields: Fields) -> None:
         subscriptions.deliver_shared_change(*_change(fields), sessions)
 
@@ -151,7 +148,7 @@ def share_changes(news: SessionNews, subscriptions: Subscriptions) -> None:
 
     news.add(CHANGE, NewsKind(deliver, others, subscriptions.notify_everything_changed, find_concerned))
     if news.is_first:
-        subscriptions.share = share
+        subscriptions.share = lambda what, name: news.publish(CHANGE, k=what, v=name)
 
 
 def _change(fields: Fields) -> tuple[str, str]:

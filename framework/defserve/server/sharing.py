@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
 
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from defserve.serve.http.shared.sessions import SharedSessions
     from defserve.stores.identity import ServerIdentity
 
-
-LIVE = "mcpl"
 
 log = logging.getLogger("defserve")
 
@@ -52,7 +50,7 @@ class Sharing(Extension):
                 extension.counter = SharedRates(self.link)
             elif isinstance(extension, MGP):
                 self._share_security(news, extension, subscriptions)
-            elif extension.name == LIVE and news.is_first:
+            elif extension.name == "mcpl" and news.is_first:
                 from defserve.server.shared_features import SharedHosts
 
                 SharedHosts(news, cast("MCPL", extension))
@@ -67,11 +65,8 @@ class Sharing(Extension):
 
             SharedEntries(self.link, mgp.access.policy, subscriptions)
 
-    def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        return self._open_link()
-
     @asynccontextmanager
-    async def _open_link(self) -> AsyncGenerator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         if not self._is_used:
             yield
             return

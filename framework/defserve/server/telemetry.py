@@ -53,8 +53,18 @@ class Telemetry(RequestWatcher[OpenSpan]):
             key: value for key, value in read_meta(call.params).items() if key in CARRIED and isinstance(value, str)
         }
         parent = propagate.extract(carried, context.Context())
+        attributes = {
+            "mcp.method.name": call.method,
+            "jsonrpc.request.id": str(call.id),
+            "mcp.protocol.version": dialect_of(call).version,
+            "network.transport": "pipe" if call.session.is_local else "tcp",
+        }
+        if isinstance(uri := call.params.get("uri"), str):
+            attributes["mcp.resource.uri"] = uri
+        if call.method == "tools/call":
+            attributes["gen_ai.operation.name"] = "execute_tool"
         span = self._tracer.start_span(
-            call.method, parent, kind=trace.SpanKind.SERVER, attributes=_attributes(call), record_exception=False
+            call.method, parent, kind=trace.SpanKind.SERVER, attributes=attributes, record_exception=False
         )
         return OpenSpan(span, context.attach(trace.set_span_in_context(span, parent)))
 
@@ -76,17 +86,3 @@ class Telemetry(RequestWatcher[OpenSpan]):
         elif outcome.kind in (ASKED, CANCELLED):
             span.set_attribute("dev.defserve.outcome", outcome.kind)
         span.end()
-
-
-def _attributes(call: Call) -> dict[str, str]:
-    found = {
-        "mcp.method.name": call.method,
-        "jsonrpc.request.id": str(call.id),
-        "mcp.protocol.version": dialect_of(call).version,
-        "network.transport": "pipe" if call.session.is_local else "tcp",
-    }
-    if isinstance(uri := call.params.get("uri"), str):
-        found["mcp.resource.uri"] = uri
-    if call.method == "tools/call":
-        found["gen_ai.operation.name"] = "execute_tool"
-    return found

@@ -23,8 +23,6 @@ PREFIX: Final = "mcpx+"
 WAIT: Final = "if_taken=wait"
 """Asks a gateway not to let us in while another connection has our name."""
 
-FORM: Final = "mcpx+ws://host:port/ws?topic=demo"
-
 
 def place(
     composition: Composition,
@@ -44,7 +42,7 @@ def place(
 
     parts = urlsplit(on.removeprefix(PREFIX))
     if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):
-        raise UsageError(f"{on!r} names no topic", fix=f"write it as {FORM}")
+        raise UsageError(f"{on!r} names no topic", fix="write it as mcpx+ws://host:port/ws?topic=demo")
     refuse_scopes_without_auth(mcp, auth)
     if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
         log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
@@ -52,7 +50,7 @@ def place(
     topic = parse_qs(parts.query)["topic"][0]
 
     place = parts.netloc.rpartition("@")[2]
-    carrier.place = find_place(url)
+    carrier.topic.place = find_place(url)
 
     def announce() -> None:
         import sys
@@ -60,8 +58,14 @@ def place(
         name = carrier.participant.id
         print(f"defserve: joined the topic {topic!r} at {place} as {name!r}", file=sys.stderr, flush=True)
 
-    announced = announce if is_announced else None
-    return Outbound(composition, carrier, url, token=token, return_url=f"{url}&{WAIT}", on_admitted=announced)
+    return Outbound(
+        composition,
+        carrier,
+        url,
+        token=token,
+        return_url=f"{url}&{WAIT}",
+        on_admitted=announce if is_announced else None,
+    )
 
 
 def read_token(token: str | None, file: str | None) -> str | None:

@@ -170,7 +170,7 @@ def test_no_name_in_one_place_reads_as_another_name_in_another_place():
     ids = set[str]()
     for place in places:
         carrier = TopicCarrier()
-        carrier.place = place
+        carrier.topic.place = place
         carrier.topic.authenticated = set(names)
         ids |= {carrier.caller(name).id for name in names}
     # Without a place there is no gateway: only then a name may look like one.

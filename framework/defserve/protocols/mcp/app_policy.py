@@ -144,8 +144,7 @@ def content_policy(csp: Any) -> str:
     for member, directives in SOURCES.values():
         origins = csp.get(member) if is_object(csp) else None
         fit = [origin for origin in origins if is_origin(origin)][:MAX_ORIGINS] if is_array(origins) else []
-        for directive in directives:
-            named[directive] = fit
+        named |= dict.fromkeys(directives, fit)
     parts = ["default-src 'none'"]
     for directive, always in _ALWAYS.items():
         # A base of the author's replaces that of the page; everything else is added.

@@ -104,8 +104,7 @@ class LinkedTool(Tool):
     def result(self, call: Call, value: Any) -> Params:
         found = super().result(call, value)
         content: list[Params] = found["content"]
-        facet: AppFacet = self.facets[APPS]
-        is_shown = facet.uri is not None and not is_for_views(self)
+        is_shown = self.facets[APPS].uri is not None and not is_for_views(self)
         if is_shown and not any(block.get("text", "").strip() for block in content):
             title = self.options.title or self.name
             found["content"] = [*content, {"type": "text", "text": f"{title} has run. Its result has no text."}]
@@ -145,13 +144,14 @@ def _uri(tool: Tool, views: Registry[Resource]) -> str | None:
                 fix="name the function of the view, or its URI",
             )
         return app
-    if (uri := uri_of(app, views)) is None:
+    declared = (view for view in views if isinstance(view, AppView) and view.function.signature.function is app)
+    if (view := next(declared, None)) is None:
         raise UsageError(
             f"tool {tool.name!r}: {getattr(app, '__name__', app)!r} is not a view of this server",
             where=tool.where,
             fix='declare the view first: @server.app("ui://…") above its function',
         )
-    return uri
+    return view.uri
 
 
 def _copy(tool: Tool, options: Any, facet: AppFacet) -> LinkedTool:
@@ -246,18 +246,6 @@ class AppView(Resource):
         if self._file is None or self._file[0] != state:
             self._file = (state, file.read_text(encoding="utf-8"))
         return self._file[1]
-
-
-def uri_of(view: Any, views: Registry[Resource]) -> str | None:
-    """The URI of a view that was declared with this function; None if none was."""
-    return next(
-        (
-            resource.uri
-            for resource in views
-            if isinstance(resource, AppView) and resource.function.signature.function is view
-        ),
-        None,
-    )
 
 
 # -- The HTML of a view as it is sent: one document, with the bridge script in its head.

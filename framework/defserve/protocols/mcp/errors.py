@@ -111,7 +111,7 @@ def unwrap_group(error: BaseException) -> BaseException:
     if not isinstance(error, ExceptionGroup):
         return error
     group = cast("ExceptionGroup[Exception]", error)
-    unexpected = group.split((ToolError, PeerError, Refused))[1]
+    _, unexpected = group.split((ToolError, PeerError, Refused))
     return group if unexpected else unwrap_group(group.exceptions[0])
 
 
@@ -145,15 +145,12 @@ def missing_in(result: Params) -> NoBackChannel | None:
     detail = meta.get(ERROR_KEY) if is_object(meta) else None
     if not is_object(detail) or detail.get("error_type") != NO_BACK_CHANNEL or result.get("isError") is not True:
         return None
-    needs = detail.get("requiredCapabilities")
-    return NoBackChannel(_error_text(result), needs=needs) if is_object(needs) and needs else None
-
-
-def _error_text(result: Params) -> str:
-    content = result.get("content")
+    needs, content = detail.get("requiredCapabilities"), result.get("content")
+    if not is_object(needs) or not needs:
+        return None
     blocks = content if is_array(content) else []
-    texts = [block["text"] for block in blocks if is_object(block) and isinstance(block.get("text"), str)]
-    return texts[0] if texts else "the client did not offer what this tool needs"
+    texts = (block["text"] for block in blocks if is_object(block) and isinstance(block.get("text"), str))
+    return NoBackChannel(next(texts, "the client did not offer what this tool needs"), needs=needs)
 
 
 def rejection(body: Params, detail: Params) -> Params:

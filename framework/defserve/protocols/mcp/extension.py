@@ -18,7 +18,7 @@ from defserve.protocols.mcp.lifecycle import Dialect, Identity, McpLifecycle
 from defserve.protocols.mcp.prompts import Completions, Prompts
 from defserve.protocols.mcp.resources import Resources
 from defserve.protocols.mcp.subscriptions import Subscriptions
-from defserve.protocols.mcp.tools import Tool, Tools, Validation
+from defserve.protocols.mcp.tools import Tool, Tools
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 
 LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
@@ -46,13 +46,12 @@ class MCP(SectionedExtension):
         self.lifecycle, self.secret = McpLifecycle(identity, secret), secret
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
-        self.subscriptions = Subscriptions(self.resources.readable)
+        self.subscriptions = Subscriptions(self.resources.find)
         self.subscriptions.forward(self.resources.cache.drop_contents)
-        self.validation = Validation(self.tools.registry)
+
         self.permanent = (
             self.lifecycle,
             self.tools,
-            self.validation,
             self.resources,
             self.subscriptions,
             self.prompts,
@@ -136,14 +135,13 @@ class MCP(SectionedExtension):
         return self.lifecycle.dialects.get(offer.version)
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
-        dialect = self.lifecycle.dialects[offer.version]
         capabilities: dict[str, Any] = {
             "tools": {"listChanged": True},
             "resources": {"subscribe": True, "listChanged": True},
             "prompts": {"listChanged": True},
             "logging": {},
         }
-        if "completions" in dialect.has and self.completions.offered:
+        if "completions" in self.lifecycle.dialects[offer.version].has and self.completions.offered:
             capabilities["completions"] = {}
         if self.skills is not None:
             capabilities |= self.skills.capabilities(offer)

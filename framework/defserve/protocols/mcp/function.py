@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from defserve.binding.arguments import Arguments
 from defserve.binding.injection import InjectionPlan
@@ -16,27 +16,13 @@ if TYPE_CHECKING:
     from defserve.binding.explicit_schema import ExplicitArguments
     from defserve.binding.injection import Dependency
     from defserve.core.call import Call
+    from defserve.protocols.mgp.streaming import StreamChunks
 
 FindProvider = Callable[[Any], Callable[[Any], Any] | None]
 
 
 def nothing_injectable(annotation: Any) -> None:
     """For a function read without a server: every parameter is an argument."""
-
-
-class PartSink(Protocol):
-    """Receives parts as they come. The result holds them all as well."""
-
-    @property
-    def full(self) -> bool:
-        """Whether its reader has to catch up first."""
-        ...
-
-    def send_part(self, part: Any) -> None:
-        """Take a part. In a worker thread it returns when there is room for more."""
-
-    async def room(self) -> None:
-        """Return when it is no longer full."""
 
 
 class Emitted:
@@ -46,7 +32,8 @@ class Emitted:
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        self.sink: PartSink | None = None
+        self.sink: StreamChunks | None = None
+        """Receives parts as they come. The result holds them all as well."""
         self._size = 0
 
     def add(self, call: Call, part: Any) -> None:

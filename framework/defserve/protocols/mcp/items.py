@@ -183,8 +183,7 @@ def check_values(
     found = impossible(given, RULES) or _misspelt(given.get("annotations") or {}, hints)
     if found is not None:
         kind = type(options).__name__.removesuffix("Options").lower()
-        problem = f"{signature.name}: {kind}({found[0]}) is not possible"
-        raise UsageError(problem, where=signature.where, fix=found[1])
+        raise UsageError(f"{signature.name}: {kind}({found[0]}) is not possible", where=signature.where, fix=found[1])
 
 
 def _misspelt(annotations: Mapping[str, Any], hints: Mapping[str, tuple[Any, str]]) -> tuple[str, str] | None:
@@ -311,8 +310,7 @@ def position_of(member: str, cursor: Any) -> int:
     from defserve.core import json_values
 
     try:
-        text = json_values.decode_base64url(cursor).decode()
-        named, _, position = text.partition(":")
+        named, _, position = json_values.decode_base64url(cursor).decode().partition(":")
         if named == member and position.isdecimal() and cursor_at(member, int(position)) == cursor:
             return int(position)
     except (TypeError, ValueError):
@@ -373,10 +371,8 @@ def resource_contents(uri: str, part: Part, mime_type: str | None, dialect: Dial
 def annotations_wire(given: Mapping[str, Any], dialect: Dialect) -> Params:
     """`audience`, `priority`, `lastModified`, as far as the version has them."""
     hidden = () if "last_modified" in dialect.has else ("lastModified", "last_modified")
-    return {_WIRE_NAMES.get(key, key): value for key, value in given.items() if key not in hidden}
-
-
-_WIRE_NAMES = {"last_modified": "lastModified"}
+    shown = ((key, value) for key, value in given.items() if key not in hidden)
+    return {"lastModified" if key == "last_modified" else key: value for key, value in shown}
 
 
 def _audio(part: Any, dialect: Dialect) -> Params:

@@ -51,14 +51,12 @@ class Dialect(Profile):
             return result
         if "resultType" not in result:
             result["resultType"] = "complete"
-        own = {SERVER_KEY: self._info or self._introduce()}
+        if self._info is None:
+            # Done late, because finding the version of a distribution takes a while.
+            self._info = self._identity.info(self.version)
+        own = {SERVER_KEY: self._info}
         result["_meta"] = {**result["_meta"], **own} if result.get("_meta") else own
         return result
-
-    def _introduce(self) -> Params:
-        # Done late, because finding the version of a distribution takes a while.
-        self._info = self._identity.info(self.version)
-        return self._info
 
     def failure(self, call: Call, error: BaseException) -> Params:
         body = errors.failure(call, error, self.stateless)
@@ -120,10 +118,16 @@ class McpLifecycle(Extension):
         if meta.__class__ is not dict or VERSION_KEY not in meta:
             return None
         last = self._last_offer
-        # Most requests come from a client that has just sent another.
-        if last is not None and _repeats(meta, last):
-            return last
         version, capabilities, info = meta[VERSION_KEY], meta.get(CAPABILITIES_KEY), meta.get(CLIENT_KEY, _NOBODY)
+        # Most requests come from a client that has just sent another.
+        if (
+            last is not None
+            and version == last.version
+            and capabilities == last.capabilities
+            and info == last.info
+            and LOG_LEVEL_KEY not in meta
+        ):
+            return last
         if not isinstance(version, str):
             raise InvalidParams(f"Invalid params: _meta[{VERSION_KEY!r}] must be a string")
         if not is_object(capabilities):
@@ -191,15 +195,6 @@ def handshake_only(call: Call) -> None:
 def dialect_cache_hints(dialect: Dialect, ttl_ms: int = 0, scope: str = "private") -> Params:
     """`ttlMs` and `cacheScope`, if the version has them."""
     return {"ttlMs": ttl_ms, "cacheScope": scope} if dialect.stateless else {}
-
-
-def _repeats(meta: Params, offer: Offer) -> bool:
-    return (
-        meta[VERSION_KEY] == offer.version
-        and meta.get(CAPABILITIES_KEY) == offer.capabilities
-        and meta.get(CLIENT_KEY, _NOBODY) == offer.info
-        and LOG_LEVEL_KEY not in meta
-    )
 
 
 _NOBODY: Params = {}

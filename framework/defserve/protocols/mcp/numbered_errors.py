@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from defserve.core.extension import Extension, Offer
 from defserve.core.json_values import is_array, is_object
@@ -41,11 +41,6 @@ class ErrorNumber(NamedTuple):
     suggestions: tuple[str, ...] = ()
 
 
-PARSE_ERROR = ErrorNumber("ParseError", -32700, suggestions=("Send JSON, encoded as UTF-8",))
-INVALID_REQUEST = ErrorNumber("InvalidRequest", -32600)
-METHOD_NOT_FOUND = ErrorNumber(
-    "MethodNotFound", -32601, suggestions=("Use a method that the server's capabilities name",)
-)
 INVALID_PARAMS = ErrorNumber("InvalidParams", -32602)
 INTERNAL_ERROR = ErrorNumber("InternalError", -32603, True)
 VALIDATION_ERROR = ErrorNumber("ValidationError", -32001, message="Validation failed")
@@ -55,9 +50,9 @@ AUTHENTICATION_ERROR = ErrorNumber("AuthenticationError", -32004, suggestions=("
 AUTHORIZATION_ERROR = ErrorNumber("AuthorizationError", -32005, suggestions=("Ask the operator for access",))
 
 KINDS = (
-    PARSE_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
+    ErrorNumber("ParseError", -32700, suggestions=("Send JSON, encoded as UTF-8",)),
+    ErrorNumber("InvalidRequest", -32600),
+    ErrorNumber("MethodNotFound", -32601, suggestions=("Use a method that the server's capabilities name",)),
     INVALID_PARAMS,
     INTERNAL_ERROR,
     VALIDATION_ERROR,
@@ -162,11 +157,8 @@ def kind_of(call: Call, error: BaseException) -> ErrorNumber | None:
 class _Masked:
     """An unexpected exception and what its peer is told. It is logged once, even if asked for twice."""
 
-    __slots__ = ("error", "text")
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self.text = ""
+    error: BaseException | None = None
+    text: str = ""
 
 
 def _reason(call: Call, error: BaseException) -> str:
@@ -195,7 +187,10 @@ def _suggestions(kind: ErrorNumber, error: BaseException) -> list[str]:
     if isinstance(error, BadArguments):
         return suggest_for_problems(error.problems)
     if isinstance(error, Rejected):
-        return suggest_for_hints(error.data["hints"])
+        # What a guard says would be allowed: `allowed imports: json, math`.
+        hints = error.data["hints"].items()
+        listed = ((key, ", ".join(map(str, value)) if is_array(value) else value) for key, value in hints)
+        return _distinct(f"{key.replace('_', ' ')}: {value}" for key, value in listed)
     if isinstance(error, ToolError | Refused) and "retry_after_ms" in error.data:
         return [f"Wait {error.data['retry_after_ms']} ms and try again"]
     return list(kind.suggestions)
@@ -212,10 +207,9 @@ def _is_retryable(kind: ErrorNumber, error: BaseException) -> bool:
 
 MAX_SUGGESTIONS = 10
 
-_Found = re.Match[str]
 
 # What a problem says of the constraint → what to do about it. The first match counts.
-RULES: tuple[tuple[str, Callable[[str, _Found], Iterable[str]]], ...] = (
+RULES: tuple[tuple[str, Callable[[str, re.Match[str]], Iterable[str]]], ...] = (
     (r"missing", lambda field, _: [f"Provide {field}"]),
     (r'unknown field; did you mean (?P<known>".*")\?', lambda _, m: [f"Use {m['known']}"]),
     (r"unknown field", lambda field, _: [f"Leave out {field}"]),
@@ -247,12 +241,6 @@ SIMPLE = r"\^(?:\[(?P<several>(?:[A-Za-z0-9_.,:@/ -]|\\[dw.-])+)\]|(?P<one>\\[dw
 def suggest_for_problems(problems: Iterable[Problem]) -> list[str]:
     """One or two suggestions for each problem, without repeats."""
     return _distinct(suggestion for problem in problems for suggestion in _for_problem(problem))
-
-
-def suggest_for_hints(hints: Mapping[str, Any]) -> list[str]:
-    """What a guard says would be allowed: `allowed imports: json, math`."""
-    listed = ((key, ", ".join(map(str, value)) if is_array(value) else value) for key, value in hints.items())
-    return _distinct(f"{key.replace('_', ' ')}: {value}" for key, value in listed)
 
 
 def _for_problem(problem: Problem) -> Iterable[str]:

@@ -132,8 +132,7 @@ class Prompts(Extension):
         seconds = prompt.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_answers(call)
-        value = await prompt.function.run(call, prompt.validate(arguments or {}), seconds)
-        return prompt.result(call, value)
+        return prompt.result(call, await prompt.function.run(call, prompt.validate(arguments or {}), seconds))
 
 
 def messages(value: Any) -> list[Message]:
@@ -245,10 +244,9 @@ class Completions(Extension):
         target, item = self._target(call, ref)
         if isinstance(item, CompletesItself):
             return await item.complete(call, params)
-        function = item.function
         argument, context = read_object(params, "argument"), read_optional_object(params, "context") or {}
         name, value = read_text(argument, "name"), read_text(argument, "value")
-        annotations = {p.wire_name: p.annotation for p in function.signature.parameters}
+        annotations = {p.wire_name: p.annotation for p in item.function.signature.parameters}
         if name not in annotations:
             raise InvalidParams(f"Unknown argument: {name}")
         if (completion := self.registry.get(f"{target} {name}")) is None:

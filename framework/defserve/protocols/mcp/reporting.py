@@ -27,10 +27,7 @@ DEFAULT_LEVEL = "info"
 class LogLevel:
     """The least severe level a session's client wants."""
 
-    __slots__ = ("level",)
-
-    def __init__(self) -> None:
-        self.level = DEFAULT_LEVEL
+    level: str = DEFAULT_LEVEL
 
 
 class Reporting(Extension):
@@ -89,8 +86,8 @@ def log(call: Call, level: str, message: str, fields: Params, args: tuple[Any, .
     name, message = call.subject_name, _format_message(message, args)
     message = redact_text(message, limit=len(message), multiline=True)
     data = {"message": message, **redact(_jsonable(fields))} if fields else message
-    params: Params = {"level": level, "data": data}
-    call.notify("notifications/message", {**params, "logger": name} if name else params)
+    logger = {"logger": name} if name else {}
+    call.notify("notifications/message", {"level": level, "data": data, **logger})
 
 
 def pass_on_log(call: Call, params: Params) -> None:
@@ -107,7 +104,10 @@ def pass_on_log(call: Call, params: Params) -> None:
 def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
     """Report progress to a client that asked for it; values that do not grow are left out. From any thread."""
     if isinstance(call, InnerCall):
-        progress(call.outer, *_of_outer(call.nth, value, total), message)
+        if call.nth is not None:  # one of several calls: each is one step of the call that makes them
+            share = value / total if total else value
+            value, total = call.nth + (share if 0 <= share < 1 else 0), None
+        progress(call.outer, value, total, message)
         return
     token, reported = progress_token(call), call.local(Reported)
     if token is None and reported.also is None:
@@ -125,14 +125,6 @@ def progress(call: Call, value: float, total: float | None, message: str | None)
     if message and "progress_message" in dialect_of(call).has:
         params["message"] = message
     call.notify("notifications/progress", params, replaces=("progress", token))
-
-
-def _of_outer(nth: int | None, value: float, total: float | None) -> tuple[float, float | None]:
-    """The progress of an inner call as that of the call that makes it. If there are several, each is one step of it."""
-    if nth is None:
-        return value, total
-    share = value / total if total else value
-    return nth + (share if 0 <= share < 1 else 0), None
 
 
 def progress_token(call: Call) -> int | str | None:

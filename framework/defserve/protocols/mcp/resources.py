@@ -221,9 +221,6 @@ class Resources(Extension):
         found = self.unlisted(uri) if self.unlisted is not None and not is_hidden else None
         return (found, {}) if found is not None and visible(call, found) else None
 
-    def readable(self, call: Call, uri: str) -> bool:
-        return self.find(call, uri) is not None
-
 
 def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> list[Params]:
     """What a resource function returned: text, bytes, parts, a list of them, or a value to show as JSON."""
@@ -247,14 +244,10 @@ def _join_pieces(yielded: list[Any], signature: Signature) -> Any:
     if not all(isinstance(item, Part | str | bytes) for item in yielded):
         return yielded
     made: list[Any] = []
-    for kind, run in groupby(yielded, _piece_of):
+    for kind, run in groupby(yielded, lambda item: next((k for k in (str, bytes) if isinstance(item, k)), None)):
         pieces = list(run)
         made += pieces if kind is None else [kind().join(pieces)]
     return made
-
-
-def _piece_of(item: Any) -> Any:
-    return next((kind for kind in (str, bytes) if isinstance(item, kind)), None)
 
 
 def _problem(options: ResourceOptions) -> str | None:

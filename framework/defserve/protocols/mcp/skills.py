@@ -232,8 +232,6 @@ def _segments(prefix: str) -> list[str]:
     return segments
 
 
-SCHEME: Final = "skill://"
-
 # The Agent Skills specification: 1 to 64 characters, single hyphens inside.
 NAME: Final = re.compile(r"(?!.*--)[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
@@ -307,9 +305,16 @@ def resources(folder: Folder, segments: Sequence[str], scopes: Sequence[str], ow
 
     Raises UsageError for what is not a skill.
     """
-    base = f"{SCHEME}{'/'.join(segments)}/"
+    base = f"skill://{'/'.join(segments)}/"
     if not any(file.path == SKILL_FILE for file in folder.files):
-        raise _no_manifest(folder)
+        why = next((f": {one.reason}" for one in folder.left_out if one.path == SKILL_FILE), "")
+        raise UsageError(
+            f"the skill in {folder.root} has no {SKILL_FILE}{why}",
+            where=str(folder.root),
+            fix=f"there are skills in it: use server.skills({folder.root.name!r})"
+            if any(file.name == SKILL_FILE for file in folder.files)
+            else f"write {SKILL_FILE}; it begins with the lines ---, name: {folder.root.name}, description: …, ---",
+        )
     common = ResourceOptions(inline=True, scopes=tuple(scopes))
     found: list[SkillResource] = []
     for file in folder.files:
@@ -375,14 +380,3 @@ def _load_frontmatter(folder: Folder) -> Params:
             "the skill has no description", where=str(path), fix="say in description: … what it does and when to use it"
         )
     return found
-
-
-def _no_manifest(folder: Folder) -> UsageError:
-    why = next((f": {one.reason}" for one in folder.left_out if one.path == SKILL_FILE), "")
-    return UsageError(
-        f"the skill in {folder.root} has no {SKILL_FILE}{why}",
-        where=str(folder.root),
-        fix=f"there are skills in it: use server.skills({folder.root.name!r})"
-        if any(file.name == SKILL_FILE for file in folder.files)
-        else f"write {SKILL_FILE}; it begins with the lines ---, name: {folder.root.name}, description: …, ---",
-    )

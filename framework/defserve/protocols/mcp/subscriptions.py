@@ -19,17 +19,12 @@ from defserve.protocols.mcp.items import Late
 from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
 
 if TYPE_CHECKING:
-    from defserve.core.peer import PeerIdentity
-    from defserve.core.session import Session
-    from defserve.proxying.mounts import Mounts
-
-
-if TYPE_CHECKING:
     from defserve.auth.principals import Principal
     from defserve.core.composition import Composition
     from defserve.core.engine import Engine
     from defserve.core.peer import PeerIdentity
     from defserve.core.session import Session
+    from defserve.proxying.mounts import Mounts
 
     Hears = Callable[[Session, PeerIdentity | None], bool]
 
@@ -79,9 +74,9 @@ class ListenRequest:
 class Subscriptions(Extension):
     """Tells sessions and open listen requests what changed; several changes at once are told once."""
 
-    def __init__(self, readable: Callable[[Call, str], bool]) -> None:
+    def __init__(self, find_resource: Callable[[Call, str], object | None]) -> None:
         self.composition: Composition | None = None
-        self._readable = readable
+        self._find_resource = find_resource
         self._listening: set[ListenRequest] = set()
         self._subscribers = Subscribers()
         self._changed: dict[Engine, set[str]] = {}
@@ -90,7 +85,7 @@ class Subscriptions(Extension):
         self.source: Mounts | None = None
         self.late: Late | None = None
         self._follows: dict[str, Follow] = {}
-        self.share: Callable[[str, str], None] | None = None
+        self.share: Callable[[str, str], object] | None = None
         """Tells other processes, and sessions that they share, of a change: a list or a resource, and which."""
         self._told_elsewhere = threading.local()
 
@@ -120,7 +115,7 @@ class Subscriptions(Extension):
     def subscribe(self, call: Call, params: Params) -> Params:
         handshake_only(call)
         uri = read_text(params, "uri")
-        if not self._readable(call, uri):
+        if self._find_resource(call, uri) is None:
             raise ResourceNotFound(uri)
         subscribed, caller = call.session.local(SubscribedUris), call.identity
         name, known = caller.credential if caller is not None else "", subscribed.uris.get(uri, {})
@@ -208,7 +203,7 @@ class Subscriptions(Extension):
         if not _is_within_limits(uris, call):
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
         kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
-        return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._readable(call, uri)))
+        return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._find_resource(call, uri) is not None))
 
     def credential_ended(self, session: Session, credential: str) -> None:
         """Forget what was subscribed to with a key or token that is no longer good."""
@@ -221,11 +216,16 @@ class Subscriptions(Extension):
 
     def export_state(self, session: Session) -> Params:
         """What a session is subscribed to, for another process."""
-        subscribed = session.peek(SubscribedUris)
-        uris = subscribed.uris if subscribed is not None else {}
+        if (subscribed := session.peek(SubscribedUris)) is None:
+            return {}
+        from defserve.auth.principals import encode_principal
+
         return {
-            f"{URI}{uri}": {name: _encode_caller(caller) for name, caller in callers.items()}
-            for uri, callers in uris.items()
+            f"{URI}{uri}": {
+                name: encode_principal(cast("Principal", caller)) if caller is not None else None
+                for name, caller in callers.items()
+            }
+            for uri, callers in subscribed.uris.items()
         }
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
@@ -288,10 +288,8 @@ class Subscriptions(Extension):
 
     def deliver_shared_change(self, what: str, name: str, shared: Iterable[Session]) -> None:
         """A process has shared a change, of which these sessions are told, as far as it concerns them."""
-        if what == RESOURCE:
-            self._tell_subscribers(self._select_ready(shared), name)
-        else:
-            self._tell_list(self._select_ready(shared), name)
+        tell = self._tell_subscribers if what == RESOURCE else self._tell_list
+        tell(self._select_ready(shared), name)
 
     def deliver_change_locally(self, what: str, name: str) -> None:
         """Another process has shared a change, of which those are told that only this process knows."""
@@ -371,12 +369,6 @@ class Subscriptions(Extension):
         return [s for s, profile in profiles if isinstance(profile, Dialect) and not profile.stateless]
 
 
-def _encode_caller(caller: PeerIdentity | None) -> Any:
-    from defserve.auth.principals import encode_principal
-
-    return encode_principal(cast("Principal", caller)) if caller is not None else None
-
-
 def _run(engine: Engine, action: Callable[[], None]) -> bool:
     """Run `action` on the engine's loop, after what is ready there; False when that loop has ended."""
     if engine.on_loop():
@@ -389,9 +381,10 @@ def _check_room(call: Call) -> None:
     """Calls that never end may not be so many that others find no room."""
     composition = call.session.composition
     if composition.idle >= composition.limits.sessions:
-        most = composition.limits.sessions
-        text = f"too many open subscriptions and questions: at most {most} in this server"
-        raise TooManyCalls(text, data={"limit": "sessions", "retry_after_ms": 1000})
+        raise TooManyCalls(
+            f"too many open subscriptions and questions: at most {composition.limits.sessions} in this server",
+            data={"limit": "sessions", "retry_after_ms": 1000},
+        )
 
 
 def _is_within_limits(uris: Collection[str], call: Call) -> bool:

@@ -184,8 +184,7 @@ class Tool(Item[ToolOptions]):
     def result(self, call: Call, value: Any) -> Params:
         """What its function returned, after what was emitted on the way, as `CallToolResult`."""
         emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
-        pack = returns.pack
-        outcome = pack(value) if emitted is None else _join_result(self, value, emitted)
+        outcome = returns.pack(value) if emitted is None else _join_result(self, value, emitted)
         said, limit = outcome.said, call.session.composition.limits.response
         if said.__class__ is str and len(said) <= limit:  # as most are
             found: Params = {"content": [{"type": "text", "text": said}]}
@@ -203,7 +202,7 @@ class Tool(Item[ToolOptions]):
 
 
 class Tools(Extension):
-    """The tools of a server: `tools/list` and `tools/call`."""
+    """The tools of a server: `tools/list`, `tools/call` and `tools/validate`."""
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
@@ -213,7 +212,7 @@ class Tools(Extension):
         self._annotated_at = -1
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"tools/list": self.tool_list.page, "tools/call": self.call}
+        return {"tools/list": self.tool_list.page, "tools/call": self.call, "tools/validate": self.validate}
 
     def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
         """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
@@ -284,6 +283,25 @@ class Tools(Extension):
                 await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return tool.result(call, await tool.function.run(call, kwargs, seconds))
 
+    async def validate(self, call: Call, params: Params) -> Params:
+        """Whether a tool would accept these arguments, without running it. Hides and refuses the same tools as `call`.
+
+        The result is `valid`, and if it is false the `problems` that a call would report: each a `field`, a `reason`.
+        """
+        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
+        call.subject = tool = find_item(call, self.registry, name, UnknownTool)
+        # Only callers who may use the tool learn what a guard finds in an argument.
+        await call.terms.table.pipeline(tool).admit(call, tool)
+        began = monotonic()
+        try:
+            tool.function.arguments.validate(arguments)
+        except BadArguments as error:
+            return {"valid": False, "problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
+        except Rejected as error:
+            return {"valid": False, "problems": [{"field": "", "reason": error.message}]}
+        refuse_slow_check(call, began)
+        return {"valid": True, "problems": []}
+
 
 async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
     """Let the stages look at the arguments. The clock stands still while a person is asked."""
@@ -339,50 +357,17 @@ def content_so_far(call: Call) -> list[Params]:
         return []
 
 
-# -- `tools/validate`: whether a tool would accept these arguments, without running it.
-
-
-class Validation(Extension):
-    """For callers who may call the tool. It hides and refuses the same tools as `tools/call`."""
-
-    def __init__(self, tools: Registry[Tool]) -> None:
-        self._tools = tools
-
-    def methods(self) -> Mapping[str, Handler]:
-        return {"tools/validate": self.validate}
-
-    async def validate(self, call: Call, params: Params) -> Params:
-        """`valid`, and if it is false the `problems` that a call would report, each a `field` and a `reason`."""
-        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
-        call.subject = tool = find_item(call, self._tools, name, UnknownTool)
-        # Only callers who may use the tool learn what a guard finds in an argument.
-        await call.terms.table.pipeline(tool).admit(call, tool)
-        began = monotonic()
-        try:
-            tool.function.arguments.validate(arguments)
-        except BadArguments as error:
-            return {"valid": False, "problems": [{"field": p.field, "reason": p.reason} for p in error.problems]}
-        except Rejected as error:
-            return {"valid": False, "problems": [{"field": "", "reason": error.message}]}
-        refuse_slow_check(call, began)
-        return {"valid": True, "problems": []}
-
-
 # -- A tool called from within another call: the one road for code mode, meta-tools and whoever else calls by name.
 #
 # The call passes visibility, wrappers, stages, limits and audit like a `tools/call` of the same peer. It is known by
 # the trace id of the outer call, under its own tool's name.
 
 
-CALL_METHOD = "tools/call"
-
-# Of the outer call alone: values of several calls would not grow.
-_OWN_META = "progressToken"
-
-
 def inner_call(outer: Call, name: str, arguments: Params) -> InnerCall:
     """A call of a tool by name, to be `run`. What the client sent along with the outer call counts for it too."""
-    inner = InnerCall(outer, CALL_METHOD, {"name": name, "arguments": arguments, "_meta": copy_shared_meta(outer)})
+    # The progress token is the outer call's alone: values of several calls would not grow.
+    meta = {key: value for key, value in read_meta(outer.params).items() if key != "progressToken"}
+    inner = InnerCall(outer, "tools/call", {"name": name, "arguments": arguments, "_meta": meta})
     inner.local(Trace).id = trace_id(outer)
     return inner
 
@@ -394,8 +379,3 @@ async def call_tool(outer: Call, name: str, arguments: Params) -> Params:
     In the stateless era a question ends the outer call too, and the answers reach the tool when it is repeated.
     """
     return await inner_call(outer, name, arguments).run()
-
-
-def copy_shared_meta(outer: Call) -> dict[str, Any]:
-    """The `_meta` of a call that inner calls share: the client's offer, grants, log level and trace."""
-    return {key: value for key, value in read_meta(outer.params).items() if key != _OWN_META}

@@ -153,9 +153,7 @@ def _problem(fields: dict[str, Any]) -> str | None:
         return "to: expected an array of participant ids"
     if correlation is not None and not _is_name(correlation):
         return f"correlation_id: expected a text of 1 to {ID_CHARACTERS} characters"
-    if not is_object(get("payload")):
-        return "payload: expected an object"
-    return None
+    return None if is_object(get("payload")) else "payload: expected an object"
 
 
 def _oversize(frame: bytes, fields: dict[str, Any]) -> str | None:
@@ -307,8 +305,7 @@ def _response(kind: MessageKind, payload: Payload) -> str | None:
 def _chat(kind: MessageKind, payload: Payload) -> str | None:
     if not isinstance(payload.get("text"), str):
         return "chat needs a text"
-    form = payload.get("format", "plain")
-    return None if form in FORMATS else f"format is one of {', '.join(FORMATS)}"
+    return None if payload.get("format", "plain") in FORMATS else f"format is one of {', '.join(FORMATS)}"
 
 
 def _decision(kind: MessageKind, payload: Payload) -> str | None:

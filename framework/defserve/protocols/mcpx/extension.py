@@ -96,8 +96,6 @@ def can_chat(call: Call) -> bool:
 async def _call_handler(handler: Callable[..., Any], *args: Any) -> Any:
     if is_coroutine_function(handler):
         return await handler(*args)
-    import asyncio
-
     return await asyncio.to_thread(handler, *args)
 
 
@@ -115,11 +113,8 @@ log = logging.getLogger("defserve.protocols.mcpx")
 class TopicMembership:
     """What a session knows of its topic. Its terms are `assumed` until the peer offers some."""
 
-    __slots__ = ("participant", "assumed")
-
-    def __init__(self) -> None:
-        self.participant: Participant | None = None
-        self.assumed = False
+    participant: Participant | None = None
+    assumed: bool = False
 
 
 class ReceivedRequest:
@@ -142,8 +137,8 @@ BEGIN, HANDSHAKE, LEFT = "begin", "handshake", "left"
 class TopicCarrier:
     """Implements `core.extension.Carrier` for one server in one topic.
 
-    `place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that others
-    propose; both run as tasks.
+    `topic.place` names the gateway and the topic. `on_chat` is told what is said to us, `on_proposal` everything that
+    others propose; both run as tasks.
     """
 
     def __init__(
@@ -163,14 +158,6 @@ class TopicCarrier:
     @property
     def topic(self) -> TopicView:
         return self.participant.topic
-
-    @property
-    def place(self) -> str:
-        return self.topic.place
-
-    @place.setter
-    def place(self, place: str) -> None:
-        self.topic.place = place
 
     @property
     def admitted(self) -> asyncio.Event:
@@ -267,7 +254,11 @@ class TopicCarrier:
         if self.topic.misbehaviour.get(peer, MAX_REPORTS + 1) <= MAX_REPORTS:
             error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
             payload = {"jsonrpc": "2.0", "id": id, "error": error}
-            self._post(str(spoofed.kind._replace(base=RESPONSE)), payload, (peer,), envelope.id)
+            try:
+                kind = str(spoofed.kind._replace(base=RESPONSE))
+                self.participant.post(kind, payload, to=(peer,), about=envelope.id)
+            except (NotCapable, NotWelcome):
+                self.withheld += 1
 
     def _spawn(self, handler: Callable[[Participant, Any], Awaitable[None]] | None, heard: Chat | Proposal) -> None:
         if handler is not None and self._engine is not None:
@@ -316,12 +307,6 @@ class TopicCarrier:
             self.withheld += 1
             return None
         return Envelope(kind, self.topic.me, payload, to=to, correlation_id=about)
-
-    def _post(self, kind: str, payload: Payload, to: tuple[str, ...], about: str) -> None:
-        try:
-            self.participant.post(kind, payload, to=to, about=about)
-        except (NotCapable, NotWelcome):
-            self.withheld += 1
 
 
 async def _quietly(work: Awaitable[None]) -> None:

@@ -365,7 +365,10 @@ class Participant:
             return
         del self._asks[about]
         self.topic.unconfirmed.discard(about)
-        ask.reply(ask.read_answer(answer))
+        if isinstance(answer, Spoofed):
+            ask.reply(PeerError(f"{ask.to} gave an answer that cannot be read: {answer.reason}"))
+        else:
+            ask.reply({**answer.envelope.body, "id": ask.id})
 
     def _handle_refusal(self, problem: GatewayProblem) -> None:
         """The gateway refused a request, a fulfilment or a proposal of ours: whoever waits for it learns it at once."""
@@ -420,12 +423,6 @@ class PendingTopicRequest:
             return "a response to a request that went to somebody else"
         return "a response about another method" if answer.kind.method != self.method else None
 
-    def read_answer(self, answer: TopicResponse | Spoofed) -> Payload | PeerError:
-        """The answer with the id of this request, or the failure if it cannot be read."""
-        if isinstance(answer, Spoofed):
-            return PeerError(f"{self.to} gave an answer that cannot be read: {answer.reason}")
-        return {**answer.envelope.body, "id": self.id}
-
 
 # -- Errors between participants, beyond those between any two peers.
 
@@ -454,19 +451,12 @@ class NotPresent(PeerGone):
 
     def __init__(self, participant: str, present: Iterable[str]) -> None:
         here = sorted(present)
-        super().__init__(
-            f"{participant!r} is not in the topic; {_format_participants(here)}", data={"participants": here}
-        )
+        more = f" and {len(here) - MAX_NAMES} more" if len(here) > MAX_NAMES else ""
+        who = f"here are: {', '.join(here[:MAX_NAMES])}{more}" if here else "nobody else is here"
+        super().__init__(f"{participant!r} is not in the topic; {who}", data={"participants": here})
 
 
 class NotWelcome(Refused):
     """A message was sent before the gateway's welcome, or while the gateway is away."""
 
     error_type = "not_in_topic"
-
-
-def _format_participants(here: list[str]) -> str:
-    if not here:
-        return "nobody else is here"
-    more = f" and {len(here) - MAX_NAMES} more" if len(here) > MAX_NAMES else ""
-    return f"here are: {', '.join(here[:MAX_NAMES])}{more}"

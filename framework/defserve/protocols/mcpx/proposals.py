@@ -497,9 +497,8 @@ class ApprovalRules:
 def is_dangerous(tool: Mapping[str, Any]) -> bool:
     """Whether a listed tool says that it can destroy something (MCP's annotations, MGP's security)."""
     annotations, security = tool.get("annotations"), tool.get("security")
-    if is_object(security) and security.get("risk_level") == "dangerous":
-        return True
-    return is_object(annotations) and annotations.get("destructiveHint") is True
+    is_marked = is_object(security) and security.get("risk_level") == "dangerous"
+    return is_marked or (is_object(annotations) and annotations.get("destructiveHint") is True)
 
 
 def _decision(found: Any) -> ApprovalDecision:

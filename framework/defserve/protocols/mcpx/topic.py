@@ -222,18 +222,14 @@ class TopicView:
             return self._record_spoof(envelope, kind, "the kind names another operation than the proposal")
         reason = envelope.body.get("reason", "")
         if kind.base == REJECT:
-            final = self.proposals.reject(
-                proposal, envelope.sender, reason, is_approver=self._may_do(envelope, proposal)
-            )
+            held = self.capabilities if envelope.sender == self.me else self.participants.get(envelope.sender)
+            may_fulfil = held is not None and held.allow(kind_of(REQUEST, proposal.method, proposal.params))
+            final = self.proposals.reject(proposal, envelope.sender, reason, is_approver=may_fulfil)
             return ProposalRejected(envelope, proposal, final)
         if envelope.sender != proposal.proposer:
             return self._record_spoof(envelope, kind, "only its proposer may withdraw a proposal")
         self.proposals.withdraw(proposal, reason)
         return ProposalWithdrawn(envelope, proposal)
-
-    def _may_do(self, envelope: Envelope, proposal: Proposal) -> bool:
-        held = self.capabilities if envelope.sender == self.me else self.participants.get(envelope.sender)
-        return held is not None and held.allow(kind_of(REQUEST, proposal.method, proposal.params))
 
     def caller_of(self, participant: str) -> str:
         """The id of a participant's principal, with the gateway and the topic; empty if nobody vouches for its name."""

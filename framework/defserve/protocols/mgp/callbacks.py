@@ -47,7 +47,7 @@ class OpenCallbacks:
 
 
 class CallbackSection(Extension):
-    """The asking side of callbacks: an `Asker` of `mcp.asking.client_requests`. Keeps nothing: sessions do."""
+    """The asking side of callbacks: has a person fill in a form without elicitation. Keeps nothing: sessions do."""
 
     def methods(self) -> Mapping[str, Handler]:
         return {"mgp/callback/respond": self.respond}
@@ -58,7 +58,7 @@ class CallbackSection(Extension):
     # -- asking ------------------------------------------------------------------------------------------
 
     async def form(self, call: Call, message: str, form: Form) -> Params:
-        """Ask for the fields of a form one after another.
+        """Ask for the fields of a form one after another; None is one left blank. The call's timeout stands still.
 
         Stops at the first that is refused: raises Declined or Dismissed. Raises TimedOut for a question that is not
         answered in time, PeerGone if the peer leaves, ToolError for an answer that is none of the options.

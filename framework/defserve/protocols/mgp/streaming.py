@@ -174,7 +174,7 @@ KEPT_BYTES = 64 * 1024
 
 
 class StreamChunks:
-    """A `mcp.function.PartSink`. Call all but `send_part` and `full` on the loop."""
+    """Sends the parts of a result as they come. Call all but `send_part` and `full` on the loop."""
 
     __slots__ = (
         "call",
@@ -215,7 +215,7 @@ class StreamChunks:
         return bool(self._waiting)
 
     def send_part(self, part: Any) -> None:
-        """See `mcp.function.PartSink`. On the loop it cannot wait: use `room` there."""
+        """Take a part. In a worker thread it returns when there is room for more; on the loop, use `room` for that."""
         engine, contents = self.call.engine, [encode(block) for block in part_blocks(self.call, part)]
         if engine.on_loop():
             self._queue_contents(contents)
@@ -227,7 +227,7 @@ class StreamChunks:
             engine.wait_from_thread(self.call, self.room())
 
     async def room(self) -> None:
-        """See `mcp.function.PartSink`. The call's own timeout is paused meanwhile, as for a question to the peer.
+        """Return when it is no longer full. The call's own timeout is paused meanwhile, as for a question to the peer.
 
         Raises TimedOut when the reader has not caught up after as long as a question may take.
         """

@@ -418,8 +418,7 @@ class Gathering:
     async def _from_all(self, what: str, about: Any = None) -> dict[int, Any]:
         """The answers of those that answer in time, by number."""
         workers = [p.worker for p in self._supervisor.places if p.worker is not None and p.worker.is_ready]
-        seconds = self._supervisor.timing.answer
-        asked = (worker.link.ask(what, about, seconds=seconds) for worker in workers)
+        asked = (worker.link.ask(what, about, seconds=self._supervisor.timing.answer) for worker in workers)
         found = await asyncio.gather(*asked, return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, Gone):

@@ -18,6 +18,7 @@ from _thread import start_new_thread
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -59,7 +60,9 @@ class Worker:
         leave = self._provider.over
 
         def tell_end_and_leave(seconds: float) -> None:
-            self._tell_end()
+            # If a client has ended this worker, the whole group ends.
+            if self._link is not None and not (self._is_leaving or self._listener.signals):
+                self._link.send("ended")
             leave(seconds)
 
         self._provider.over = tell_end_and_leave
@@ -70,7 +73,8 @@ class Worker:
         self._link = link = await WorkerLink.open_link(self._control, self._answer_supervisor)
         limits = self._provider.limits
         link.send("ready", limits.drain + limits.farewell + LINGER)
-        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self._on_orphaned, lambda: self._is_leaving)
+        # If the supervisor was killed, end as if it had asked: accept no more, and finish the running calls.
+        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self.leave, lambda: self._is_leaving)
         await link.run()
 
     async def _answer_supervisor(self, what: str, about: Any) -> Any:
@@ -83,7 +87,8 @@ class Worker:
             case "leave":
                 self.leave()
             case "end":
-                self._end()
+                self._is_leaving = True
+                self._provider.ask()
             case _:  # a ping: that this runs is the answer
                 pass
         return None
@@ -105,25 +110,15 @@ class Worker:
             connection.shutdown()
         self._provider.ask()
 
-    def _end(self) -> None:
-        self._is_leaving = True
-        self._provider.ask()
-
-    def _on_orphaned(self) -> None:
-        """The supervisor was killed. End as if it had asked: accept no more, and finish the running calls."""
-        self.leave()
-
-    def _tell_end(self) -> None:
-        """Tell the supervisor if a client has ended this worker: then the whole group ends."""
-        if self._link is not None and not (self._is_leaving or self._listener.signals):
-            self._link.send("ended")
-
     # -- for callers -------------------------------------------------------------------------------------
 
     @property
     def probes(self) -> dict[str, State]:
         """The group's health, beside that of this process."""
-        return {"/healthz/group": self._group_lives, "/readyz/group": self._group_is_ready}
+        return {
+            "/healthz/group": partial(self._group_state, "live"),
+            "/readyz/group": partial(self._group_state, "ready"),
+        }
 
     async def metrics(self) -> tuple[int, bytes]:
         """The metrics of all workers; those of this one, if the supervisor is silent."""
@@ -131,14 +126,11 @@ class Worker:
         return 200, (found if isinstance(found, str) else await self._figures()).encode()
 
     async def _figures(self, most: int = 1 << 30) -> str:
+        """The metrics of this worker, each with its number. Lines past `most` characters are left out."""
         _, measured = await self._measured()
-        return worker_figures(self.member.number, measured.decode(), most)
-
-    async def _group_lives(self) -> tuple[int, bytes]:
-        return await self._group_state("live")
-
-    async def _group_is_ready(self) -> tuple[int, bytes]:
-        return await self._group_state("ready")
+        text = "".join(f"{line}\n" for line in _of_process()) + measured.decode()
+        text = add_label(text, labels(worker=str(self.member.number))[1:-1])
+        return text if len(text) <= most else text[: text.rfind("\n", 0, most) + 1] + CUT
 
     async def _group_state(self, word: str) -> tuple[int, bytes]:
         found = await self._of_group("state")
@@ -174,12 +166,6 @@ def _on_hang_up(
 
 
 CUT: Final = "# the rest was left out: it is too long\n"
-
-
-def worker_figures(number: int, measured: str, most: int) -> str:
-    """The metrics of a worker, each with its number. Lines past `most` characters are left out."""
-    text = add_label("".join(f"{line}\n" for line in _of_process()) + measured, labels(worker=str(number))[1:-1])
-    return text if len(text) <= most else text[: text.rfind("\n", 0, most) + 1] + CUT
 
 
 def _of_process() -> Iterator[str]:

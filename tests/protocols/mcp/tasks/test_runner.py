@@ -414,7 +414,7 @@ async def test_nothing_is_left_in_memory_of_tasks_that_are_over():
         await until(lambda: not composition.short_sessions and composition.running == 0)
         (tasks,) = [extension for extension in server.extensions if extension.name == "tasks"]
         (here,) = tasks._runners.values()  # pyright: ignore
-        await until(lambda: not here.running and not here._runs and not here._finishing)  # pyright: ignore
+        await until(lambda: not here.running and not here.runs and not here._finishing)  # pyright: ignore
 
 
 async def test_tasks_in_threads_leave_threads_to_plain_calls():

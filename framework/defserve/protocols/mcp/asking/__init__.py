@@ -60,15 +60,6 @@ class PendingQuestion(Coroutine[Any, Any, T]):
         self._asking = asking
         self.__name__ = self.__qualname__ = f"Context.{verb}"
 
-    def __bool__(self) -> bool:
-        raise self._forgotten()
-
-    def __str__(self) -> str:
-        raise self._forgotten()
-
-    def __format__(self, spec: str) -> str:
-        raise self._forgotten()
-
     def __eq__(self, other: object) -> bool:
         if isinstance(other, PendingQuestion):  # as in the sets of whoever runs coroutines
             return self is other
@@ -76,9 +67,10 @@ class PendingQuestion(Coroutine[Any, Any, T]):
 
     __hash__ = object.__hash__
 
-    def _refuse_use(self, other: object) -> Any:
+    def _refuse_use(self, *operands: object) -> Any:
         raise self._forgotten()
 
+    __bool__ = __str__ = __format__ = _refuse_use
     __add__ = __radd__ = __getitem__ = __contains__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse_use
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute

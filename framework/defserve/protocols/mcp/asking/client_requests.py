@@ -1,7 +1,7 @@
 """MCP client features (elicitation, sampling, roots): one form of asking for both eras.
 
 With a handshake the question is a request to the client; without, it is left in an input-required result. A form
-may go through another protocol that was negotiated: see `Asker`.
+may go through another protocol that was negotiated: see `BringsAsker`.
 
 An author's function runs again with the answers (`round_trips`). Work that must not run twice is parked while its
 caller is asked: see `Parking`.
@@ -24,11 +24,11 @@ from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.client_features import SampleOptions
+    from defserve.protocols.mgp.callbacks import CallbackSection
 
 
 T = TypeVar("T")
 
-Acceptable = Callable[[Any], bool]
 
 # What a protocol version must have before a capability means anything in it.
 _FEATURES: Mapping[tuple[str, str | None], str] = {
@@ -50,22 +50,11 @@ class Root:
         return f"Root({self.uri!r})"
 
 
-class Asker(Protocol):
-    """A way to have a person fill in a form, other than elicitation."""
-
-    async def form(self, call: Call, message: str, form: Form) -> Params:
-        """The fields that were filled in, and None for those left blank. The call's own timeout is paused meanwhile.
-
-        Raises Declined, Dismissed, TimedOut, PeerGone.
-        """
-        ...
-
-
 @runtime_checkable
 class BringsAsker(Protocol):
     """An extension with its own way to ask. It is preferred to elicitation."""
 
-    def asker(self, call: Call) -> Asker | None:
+    def asker(self, call: Call) -> CallbackSection | None:
         """A way to ask the person behind this call; None if it was not negotiated, or nobody can be reached."""
         ...
 
@@ -77,7 +66,11 @@ async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, st
     if (asker := _asker(call)) is not None:
         content = await call.wait_for_answer(asker.form(call, message, form))
     else:
-        content = await _elicit_content(call, message, form, key, strict)
+        dialect = dialect_of(call)
+        params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
+        if "elicitation_url" in dialect.has and not dialect.stateless:
+            params = {"mode": "form", **params}
+        content = _require_acceptance(await _question(call, "elicitation/create", params, key, strict), message)
     try:
         return form.parse(content)
     except ValueError as error:
@@ -91,12 +84,8 @@ async def ask_url(call: Call, message: str, url: str, *, key: str | None = None)
         raise UsageError(f"ask_url cannot send a person to {url!r}", fix="give an address that begins with https://")
     params: Params = {"mode": "url", "message": message, "url": url}
     if not dialect.stateless:
-        import secrets
-
-        params["elicitationId"] = secrets.token_urlsafe(16)
-    _require_acceptance(
-        await _question(call, "elicitation/create", params, key, _is_form_answer, strict=False), message
-    )
+        params["elicitationId"] = token_urlsafe(16)
+    _require_acceptance(await _question(call, "elicitation/create", params, key), message)
 
 
 async def choose(
@@ -134,20 +123,18 @@ async def sample(call: Call, options: SampleOptions, *, key: str | None = None) 
     """Let the client's model write something."""
     dialect = _require(call, "sampling", "tools" if options.tools or options.tool_choice else None)
     params = sampling_params(options, dialect, _find_capability(call, "sampling") or {})
-    return Sample(await _question(call, "sampling/createMessage", params, key, _is_sample, strict=False))
+    return Sample(await _question(call, "sampling/createMessage", params, key))
 
 
 async def roots(call: Call, *, key: str | None = None) -> list[Root]:
     """What the client lets the server work in."""
     _require(call, "roots")
-    answer = await _question(call, "roots/list", {}, key, _is_roots, strict=False)
+    answer = await _question(call, "roots/list", {}, key)
     return [Root(root["uri"], root.get("name")) for root in answer["roots"]]
 
 
 async def gather(questions: Sequence[Awaitable[Any]]) -> list[Any]:
     """Several questions in one round; the answers in the same order. When one fails the others are cancelled."""
-    import asyncio
-
     asked = [asyncio.ensure_future(question) for question in questions]
     try:
         return list(await asyncio.gather(*asked))
@@ -160,9 +147,8 @@ async def gather(questions: Sequence[Awaitable[Any]]) -> list[Any]:
 
 async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
-    owner = call.root
-    if call is not owner:
-        owner = call if find_parked_work(call) is not None else owner  # a parked call runs once itself
+    is_parked = call is not call.root and find_parked_work(call) is not None
+    owner = call if is_parked else call.root  # a parked call runs once itself
     return await owner.local(RoundTrips).once(call, key, effect)
 
 
@@ -177,24 +163,13 @@ def can_confirm(call: Call) -> bool:
 
 
 # -- ways to ask -----------------------------------------------------------------------------------------
-def _asker(call: Call) -> Asker | None:
+def _asker(call: Call) -> CallbackSection | None:
     askers = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, BringsAsker))
     return next((asker for asker in askers if asker is not None), None)
 
 
-async def _elicit_content(call: Call, message: str, form: Form, key: str | None, strict: bool) -> Params:
-    dialect = dialect_of(call)
-    params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
-    if "elicitation_url" in dialect.has and not dialect.stateless:
-        params = {"mode": "form", **params}
-    return _require_acceptance(
-        await _question(call, "elicitation/create", params, key, _is_form_answer, strict), message
-    )
-
-
-async def _question(
-    call: Call, method: str, params: Params, key: str | None, acceptable: Acceptable, strict: bool
-) -> Any:
+async def _question(call: Call, method: str, params: Params, key: str | None, strict: bool = False) -> Any:
+    acceptable = ACCEPTABLE[method]
     if not dialect_of(call).stateless:
         answer = await call.request(method, params, timeout=call.session.composition.limits.question)
         if not acceptable(answer):
@@ -276,7 +251,7 @@ def _is_roots(answer: Any) -> bool:
     return is_array(found) and all(is_object(root) and isinstance(root.get("uri"), str) for root in found)
 
 
-ACCEPTABLE: Mapping[str, Acceptable] = {
+ACCEPTABLE: Mapping[str, Callable[[Any], bool]] = {
     "elicitation/create": _is_form_answer,
     "sampling/createMessage": _is_sample,
     "roots/list": _is_roots,
@@ -343,8 +318,8 @@ class ParkedWork:
         self.open: dict[str, OpenQuestion] = {}
         self.task: asyncio.Task[Any] | None = None
         self._asked = 0
-        self._news, self._has_caller = asyncio.Event(), asyncio.Event()
-        self._has_caller.set()
+        self._news, self.has_caller = asyncio.Event(), asyncio.Event()
+        self.has_caller.set()
 
     async def ask(
         self, method: str, params: Params, acceptable: Callable[[Any], bool], *, key: str | None = None
@@ -363,7 +338,7 @@ class ParkedWork:
 
     async def caller(self) -> Call:
         """The request that waits for the work. While it is parked, wait for the next one."""
-        await self._has_caller.wait()
+        await self.has_caller.wait()
         return self.call
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -384,20 +359,12 @@ class ParkedWork:
         """Go on with the answers that a request brings."""
         self.call = call
         self.attached(call)
-        self._has_caller.set()
+        self.has_caller.set()
         for name, question in list(self.open.items()):
             answer = rounds.answer(name, question.digest, question.acceptable, strict=True)
             if answer is not None and not question.answer.done():
                 del self.open[name]
                 question.answer.set_result(answer)
-
-    @property
-    def questions(self) -> dict[str, tuple[str, Params]]:
-        """The open questions, each with its digest."""
-        return {name: (question.digest, question.request) for name, question in self.open.items()}
-
-    def detach(self) -> None:
-        self._has_caller.clear()
 
     def refuse(self, error: Exception) -> None:
         """Fail every open question."""
@@ -452,7 +419,8 @@ class Parking:
                     work.refuse(full)
                     continue
                 is_parked = True
-                rounds.park(call, {"id": work.id, "note": work.note()[:MAX_NOTE_LENGTH]}, work.questions)
+                questions = {name: (question.digest, question.request) for name, question in work.open.items()}
+                rounds.park(call, {"id": work.id, "note": work.note()[:MAX_NOTE_LENGTH]}, questions)
                 await call.engine.pending()
             assert work.task is not None
             return work.task.result()
@@ -475,7 +443,7 @@ class Parking:
             raise LimitExceeded("too many calls wait for an answer", data={"limit": "parked"})
         if sum(one.size for one in works) + work.size > self._most_bytes:
             raise LimitExceeded("calls that wait for an answer take too much memory", data={"limit": "parked_bytes"})
-        work.detach()
+        work.has_caller.clear()
         timer = asyncio.get_running_loop().call_later(self._seconds, self._expire, work.id)
         self._parked[work.id] = work, timer
 

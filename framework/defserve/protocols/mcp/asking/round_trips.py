@@ -136,10 +136,10 @@ class RoundTrips:
             if self._unwinding:
                 raise Suspended
             await call.engine.pending()
-        if self.keep_effect is None or key in self.effects.done:
-            return await self.effects.once(call, key, effect)
+        is_kept = self.keep_effect is None or key in self.effects.done
         value = await self.effects.once(call, key, effect)
-        await self.keep_effect(key, value)
+        if self.keep_effect is not None and not is_kept:
+            await self.keep_effect(key, value)
         return value
 
     async def relay(self, call: Call, requests: Mapping[str, Params], kept: Any) -> Any:
@@ -245,7 +245,7 @@ class Effects:
 
 
 def _as_json(key: str, value: Any) -> Any:
-    from pydantic_core import PydanticSerializationError, from_json, to_json
+    from pydantic_core import PydanticSerializationError
 
     try:
         return from_json(to_json(value))

@@ -39,7 +39,15 @@ from defserve.protocols.mcp.tasks.records import (
     new_id,
     takes_tasks,
 )
-from defserve.protocols.mcp.tasks.run import TaskRun, TaskRunner, blocks, charge_outcome, current_task, fail
+from defserve.protocols.mcp.tasks.run import (
+    RunningTask,
+    TaskRun,
+    TaskRunner,
+    blocks,
+    charge_outcome,
+    current_task,
+    fail,
+)
 from defserve.protocols.mcp.tool_options import MAX_POLL_SECONDS, POLL_SECONDS, TASK, TaskOptions
 from defserve.protocols.mcp.tools import Tool
 from defserve.stores.store import MemoryStore, is_in_memory
@@ -50,7 +58,10 @@ if TYPE_CHECKING:
 
 
 class Tasks(Extension):
-    """Lets tools run as tasks, here or on `servers` elsewhere. Without a `store`, memory of this process keeps them."""
+    """Lets tools run as tasks, here or on `servers` elsewhere, and answers for tasks, whichever process runs them.
+
+    Without a `store`, memory of this process keeps them.
+    """
 
     name = "tasks"
     while_draining = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
@@ -64,12 +75,11 @@ class Tasks(Extension):
         servers: TaskServers | None = None,
     ) -> None:
         store = store or MemoryStore()
-        self._is_alone, self._limits = is_in_memory(store), limits
+        self._is_alone, self._limits, self._find_tool = is_in_memory(store), limits, find_tool
         self._storage = TaskStorage(store)
         self._runners: dict[asyncio.AbstractEventLoop, TaskRunner] = {}
         self.elsewhere = TasksElsewhere(self._runner, servers, self._new_record) if servers is not None else None
-        self._section = section = TaskSection(self._runner, find_tool, self.elsewhere)
-        subscriptions.follow("taskIds", TaskListening(self._runner, section.find, section.look))
+        subscriptions.follow("taskIds", self.follow)
 
     def negotiate(self, offer: Offer) -> object | None:
         # Active for all of them: who did not declare tasks is told so, and not that the method does not exist.
@@ -79,17 +89,16 @@ class Tasks(Extension):
         return {"extensions": {EXTENSION: {}}} if offer.stateless else {}
 
     def methods(self) -> Mapping[str, Handler]:
-        section = self._section
-        return {"tasks/get": section.get, "tasks/update": section.update, "tasks/cancel": section.cancel}
+        return {"tasks/get": self.get, "tasks/update": self.update, "tasks/cancel": self.cancel}
 
     def around(self) -> Mapping[str, Wrapper]:
-        return {"tools/call": self._section.around_call}  # pyright: ignore[reportReturnType]
+        return {"tools/call": self.around_call}  # pyright: ignore[reportReturnType]
 
     def stages(self) -> Stages:
-        return Stages(admit=self._section.admit, hold=_begin, concerns=lambda item, active: TASK in item.facets)
+        return Stages(admit=self.admit, hold=_begin, concerns=lambda item, active: TASK in item.facets)
 
     @asynccontextmanager
-    async def _living(self) -> AsyncGenerator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         loop = asyncio.get_running_loop()
         self._runners[loop] = runner = TaskRunner(self._storage, self._limits, is_alone=self._is_alone)
         try:
@@ -99,9 +108,6 @@ class Tasks(Extension):
             del self._runners[loop]
             if not self._runners:
                 await self._storage.store.close()
-
-    def lifespan(self) -> AbstractAsyncContextManager[None]:
-        return self._living()
 
     def _runner(self) -> TaskRunner:
         return self._runners[asyncio.get_running_loop()]
@@ -113,40 +119,6 @@ class Tasks(Extension):
         ttl = min(ttl, most) if type(ttl) is int else most
         poll = min(poll, round(MAX_POLL_SECONDS * 1000)) if type(poll) is int else round(POLL_SECONDS * 1000)
         return new_record(call, str(call.params.get("name")), self._runner(), ttl, poll)
-
-
-def _begin(call: Call, item: Any, arguments: dict[str, Any]) -> AbstractAsyncContextManager[None] | None:
-    """A stage around the function: the last thing before it runs is that its task begins."""
-    options: TaskOptions = item.facets[TASK]
-    return None if options.begins_later or current_task(call) is None else _begin_task(call)
-
-
-@asynccontextmanager
-async def _begin_task(call: Call) -> AsyncGenerator[None]:
-    if (task := current_task(call)) is not None:
-        await task.begin()
-    yield
-
-
-# -- `tasks/get`, `tasks/update`, `tasks/cancel`, and calls of tools that run as tasks.
-
-
-_KEPT_APART: Final = frozenset(("name", "arguments", "inputResponses", "requestState"))
-"""What of a request is in fields of its own in the record, or in the answers."""
-
-PROCESS_LOST: Final = "the process that ran the task has died; whether the task did its work is not known"
-
-
-class TaskSection:
-    """Answers for tasks, whichever process runs them. `runner` gives the runner of the running loop."""
-
-    def __init__(
-        self,
-        runner: Callable[[], TaskRunner],
-        find_tool: Callable[[str], Tool | None],
-        elsewhere: TasksElsewhere | None = None,
-    ) -> None:
-        self._runner, self._find_tool, self._elsewhere = runner, find_tool, elsewhere
 
     # -- creation ----------------------------------------------------------------------------------------
 
@@ -190,14 +162,13 @@ class TaskSection:
         return (await self._alive(call, task)).to_detailed_task()
 
     def _running_elsewhere(self, task: StoredTask) -> TasksElsewhere | None:
-        return self._elsewhere if task.record.elsewhere is not None and not task.record.is_over else None
+        return self.elsewhere if task.record.elsewhere is not None and not task.record.is_over else None
 
     async def update(self, call: Call, params: Params) -> Params:
         task = await self._find_task(call, params)
         given = read_object(params, "inputResponses")
         if (elsewhere := self._running_elsewhere(task)) is not None:
-            await elsewhere.update(call, task, given)
-            return {}
+            return await elsewhere.forward_request(call, task, {"inputResponses": given})
 
         def answer(record: TaskRecord) -> bool:
             answered = [key for key in given if key in record.questions]
@@ -219,8 +190,7 @@ class TaskSection:
         require_tasks(call)
         task = _require_task(await self._own(call, read_text(params, "taskId")))
         if (elsewhere := self._running_elsewhere(task)) is not None:
-            await elsewhere.cancel(call, task)
-            return {}
+            return await elsewhere.forward_request(call, task, {})
 
         def end(record: TaskRecord) -> bool:
             record.end("cancelled", "cancelled by the client")
@@ -242,8 +212,31 @@ class TaskSection:
 
     async def _find_task(self, call: Call, params: Params) -> StoredTask:
         require_tasks(call)
-        id = read_text(params, "taskId")
-        return _require_task(await self.find(call, id))
+        return _require_task(await self.find(call, read_text(params, "taskId")))
+
+    async def follow(self, call: Call, wanted: Any, tell: Tell) -> Followed:
+        """Tell a listener of each task as it is now, and again after every change.
+
+        Ids that are unknown, or somebody else's, are left out.
+        """
+        require_tasks(call)
+        if not is_array(wanted) or not all(isinstance(id, str) for id in wanted):
+            raise InvalidParams("Invalid params: taskIds must be a list of ids")
+        if len(wanted) > call.session.composition.limits.subscriptions:
+            raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
+        follower = TaskFollower(self._runner(), tell)
+        try:
+            for id in dict.fromkeys(wanted):
+                if (task := await self.find(call, id)) is None:
+                    continue
+                if task.record.elsewhere is not None and not task.record.is_over:
+                    follower.polled[id] = partial(self.look, call, task)
+                else:
+                    follower.follow(task)
+        except BaseException:
+            follower.end()
+            raise
+        return Followed([*follower.latest, *follower.polled], follower.begin, follower.end)
 
     # -- lost runners ------------------------------------------------------------------------------------
 
@@ -258,7 +251,11 @@ class TaskSection:
             return task  # it began while the other process was looked for
         tool = self._find_tool(record.tool)
         if tool is None or TASK not in tool.facets:
-            return await self._fail(record, runner)
+            return _require_task(
+                await runner.change(
+                    record.id, lambda found: found.runner == record.runner and fail(found, PROCESS_LOST)
+                )
+            )
         try:
             runner.admit(call, tool)
         except TooManyCalls:
@@ -269,11 +266,6 @@ class TaskSection:
             return await self._again(call, record, tool, runner)
         finally:
             runner.claiming.discard(record.id)
-
-    async def _fail(self, lost: TaskRecord, runner: TaskRunner) -> StoredTask:
-        return _require_task(
-            await runner.change(lost.id, lambda record: record.runner == lost.runner and fail(record, PROCESS_LOST))
-        )
 
     async def _again(self, call: Call, lost: TaskRecord, tool: Tool, runner: TaskRunner) -> StoredTask:
         is_claimed = False
@@ -298,6 +290,24 @@ class TaskSection:
             runner.adopt(run, task.record)
             run.resume(task.record, run.call.terms.methods["tools/call"].run)
         return task
+
+
+_KEPT_APART: Final = frozenset(("name", "arguments", "inputResponses", "requestState"))
+"""What of a request is in fields of its own in the record, or in the answers."""
+
+PROCESS_LOST: Final = "the process that ran the task has died; whether the task did its work is not known"
+
+
+def _begin(call: Call, item: Any, arguments: dict[str, Any]) -> AbstractAsyncContextManager[None] | None:
+    """A stage around the function: the last thing before it runs is that its task begins."""
+    task = current_task(call)
+    return None if item.facets[TASK].begins_later or task is None else _begin_task(task)
+
+
+@asynccontextmanager
+async def _begin_task(task: RunningTask) -> AsyncGenerator[None]:
+    await task.begin()
+    yield
 
 
 def _require_task(task: StoredTask | None) -> StoredTask:
@@ -386,7 +396,6 @@ def _parse_reply(reply: bytes) -> Params:
 
 SERVER_LOST: Final = "the server that ran the task has ended; whether the task did its work is not known"
 STATES: Final = frozenset(get_args(Status))
-TEXTS: Final = ("createdAt", "lastUpdatedAt", "statusMessage")
 
 
 class TaskLost(DefserveError):
@@ -445,22 +454,18 @@ class TasksElsewhere:
             record.end(found["status"], _translate_task(record, found).get("statusMessage", ""))
             return True if outcome is None else outcome
 
-        ended = _describe_task(await runner.change(task.record.id, end))
+        ended = _require_task(await runner.change(task.record.id, end))
         runner.held.pop(task.record.id, None)
         self._servers.release_task(where)
-        return ended
+        return ended.to_detailed_task()
 
-    async def update(self, call: Call, task: StoredTask, given: Params) -> None:
-        await self._forward_request(call, task, "tasks/update", {"inputResponses": given})
-
-    async def cancel(self, call: Call, task: StoredTask) -> None:
-        await self._forward_request(call, task, "tasks/cancel", {})
-
-    async def _forward_request(self, call: Call, task: StoredTask, method: str, params: Params) -> None:
+    async def forward_request(self, call: Call, task: StoredTask, params: Params) -> Params:
+        """Have the server do what the call asks for: to update the task, or to cancel it."""
         try:
-            await self._servers.ask_task(call, _where(task), method, params)
+            await self._servers.ask_task(call, _where(task), call.method, params)
         except TaskLost:
             await self._lost(task)
+        return {}
 
     async def _lost(self, task: StoredTask) -> Params:
         """The server of a task cannot be reached from here. The process that began the task may still reach it."""
@@ -468,7 +473,8 @@ class TasksElsewhere:
         if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
             return task.to_detailed_task()
         runner.held.pop(record.id, None)
-        return _describe_task(await runner.change(record.id, lambda found: fail(found, SERVER_LOST)))
+        ended = await runner.change(record.id, lambda found: fail(found, SERVER_LOST))
+        return _require_task(ended).to_detailed_task()
 
 
 def _where(task: StoredTask) -> Params:
@@ -478,7 +484,8 @@ def _where(task: StoredTask) -> Params:
 
 def _translate_task(record: TaskRecord, found: Params) -> Params:
     """What a server says of a task, under our id. Its times and texts are taken if they are what they should be."""
-    said = {name: found[name][:MAX_MESSAGE_LENGTH] for name in TEXTS if isinstance(found.get(name), str)}
+    texts = ("createdAt", "lastUpdatedAt", "statusMessage")
+    said = {name: found[name][:MAX_MESSAGE_LENGTH] for name in texts if isinstance(found.get(name), str)}
     status = found["status"] if found.get("status") in STATES else "working"
     return {**record.wire(), **said, "status": status}
 
@@ -494,12 +501,6 @@ def _encode_outcome(found: Params) -> bytes | None:
     return to_json({"error": error})
 
 
-def _describe_task(task: StoredTask | None) -> Params:
-    if task is None:
-        raise InvalidParams("Unknown task: there is none of this id, or none any more")
-    return task.to_detailed_task()
-
-
 # -- Notifications of tasks: `taskIds` in the filter of `subscriptions/listen`.
 
 
@@ -507,48 +508,16 @@ CHANGED: Final = "notifications/tasks"
 MIN_POLL_SECONDS: Final = 0.5
 
 
-class TaskListening:
-    """Tells a listener of each task as it is now, and again after every change."""
-
-    def __init__(
-        self,
-        runner: Callable[[], TaskRunner],
-        find: Callable[[Call, str], Awaitable[StoredTask | None]],
-        look: Callable[[Call, StoredTask], Awaitable[Params]],
-    ) -> None:
-        self._runner, self._find, self._look = runner, find, look
-
-    async def __call__(self, call: Call, wanted: Any, tell: Tell) -> Followed:
-        """Follow tasks. Ids that are unknown, or somebody else's, are left out."""
-        require_tasks(call)
-        if not is_array(wanted) or not all(isinstance(id, str) for id in wanted):
-            raise InvalidParams("Invalid params: taskIds must be a list of ids")
-        if len(wanted) > call.session.composition.limits.subscriptions:
-            raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
-        follower = TaskFollower(self._runner(), tell)
-        try:
-            for id in dict.fromkeys(wanted):
-                if (task := await self._find(call, id)) is None:
-                    continue
-                if task.record.elsewhere is not None and not task.record.is_over:
-                    follower.polled[id] = PolledTask(partial(self._look, call, task), tell)
-                else:
-                    follower.follow(task)
-        except BaseException:
-            follower.end()
-            raise
-        return Followed([*follower.latest, *follower.polled], follower.begin, follower.end)
-
-
 class TaskFollower:
     """Tells one listener of its tasks, from `begin` to `end`. `latest` is the newest that is known of each.
 
-    Those in `polled` run elsewhere.
+    Those in `polled` run elsewhere; each is what gives the task as it is.
     """
 
     def __init__(self, runner: TaskRunner, tell: Tell) -> None:
         self.latest: dict[str, StoredTask] = {}
-        self.polled: dict[str, PolledTask] = {}
+        self.polled: dict[str, Callable[[], Awaitable[Params]]] = {}
+        self._polling: list[asyncio.Task[None]] = []
         self._runner, self._tell, self._has_begun = runner, tell, False
 
     def follow(self, task: StoredTask) -> None:
@@ -567,40 +536,26 @@ class TaskFollower:
         self._has_begun = True
         for task in self.latest.values():
             self._tell(CHANGED, task.to_detailed_task())
-        for polled in self.polled.values():
-            polled.begin()
+        self._polling = [asyncio.create_task(poll_task(look, self._tell)) for look in self.polled.values()]
 
     def end(self) -> None:
         for id in self.latest:
             self._runner.unlisten(id, self.on_task_changed)
-        for polled in self.polled.values():
-            polled.end()
+        for polling in self._polling:
+            polling.cancel()
 
 
-class PolledTask:
-    """A task of a server elsewhere, which is asked again and again. `look` gives the task as it is."""
-
-    def __init__(self, look: Callable[[], Awaitable[Params]], tell: Tell) -> None:
-        self._look, self._tell = look, tell
-        self._polling: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        self._polling = asyncio.create_task(self._poll())
-
-    def end(self) -> None:
-        if self._polling is not None:
-            self._polling.cancel()
-
-    async def _poll(self) -> None:
-        told: Params = {}
-        while told.get("status") not in TERMINAL:
-            try:
-                found = await self._look()
-            except InvalidParams:
-                return  # it has expired
-            except DefserveError:
-                found = told  # its server may come back
-            if found != told:
-                self._tell(CHANGED, found)
-            told = found
-            await asyncio.sleep(max(told.get("pollIntervalMs", 0) / 1000, MIN_POLL_SECONDS))
+async def poll_task(look: Callable[[], Awaitable[Params]], tell: Tell) -> None:
+    """Ask a server elsewhere for a task, again and again, until the task is over. `look` gives the task as it is."""
+    told: Params = {}
+    while told.get("status") not in TERMINAL:
+        try:
+            found = await look()
+        except InvalidParams:
+            return  # it has expired
+        except DefserveError:
+            found = told  # its server may come back
+        if found != told:
+            tell(CHANGED, found)
+        told = found
+        await asyncio.sleep(max(told.get("pollIntervalMs", 0) / 1000, MIN_POLL_SECONDS))

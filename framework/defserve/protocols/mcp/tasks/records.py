@@ -81,8 +81,8 @@ class TaskRecord:
         return cls(**from_json(data))
 
     def to_bytes(self) -> bytes:
-        said = asdict(self)
-        return to_json({name: value for name, value in said.items() if value or name not in _LATER_FIELDS})
+        fields = asdict(self).items()
+        return to_json({name: value for name, value in fields if value or name not in _LATER_FIELDS})
 
     @property
     def is_over(self) -> bool:

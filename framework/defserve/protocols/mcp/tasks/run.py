@@ -46,7 +46,6 @@ FIRST_PAUSE: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 5.0
 SHUT_DOWN: Final = "the server was shut down before the task ended"
 
-MakeRecord = Callable[[], TaskRecord]
 
 log = logging.getLogger("defserve")
 
@@ -64,7 +63,7 @@ class TaskRun:
         runner: TaskRunner,
         origin: Call,
         params: Params,
-        make_record: MakeRecord,
+        make_record: Callable[[], TaskRecord],
         *,
         blocks: bool,
         terms: Terms | None = None,
@@ -73,7 +72,7 @@ class TaskRun:
         self.blocks = blocks
         self.begun: asyncio.Future[Params | bytes] = asyncio.get_running_loop().create_future()
         self.record: TaskRecord | None = None
-        self.is_lost = self._is_cut = False
+        self.is_lost = False
         self._runner, self._make_record = runner, make_record
         session, caller = origin.session, stranger or origin.identity
         self._session = TaskSession(
@@ -86,7 +85,7 @@ class TaskRun:
             is_shared_identity=stranger.is_shared_identity if stranger is not None else session.is_shared_identity,
             counted=False,
         )
-        self._session.on_cut = self._note_cut
+        self._session.is_cut = False
         self.call = Call(self._session, "task", "tools/call", params, params, terms or origin.terms)
         self.call.identity = caller
         self.call.local(InTask).task = self
@@ -130,7 +129,7 @@ class TaskRun:
 
     def start(self, following: Next) -> None:
         """Run the rest of the call in the background."""
-        self._runner.count(self)
+        self._runner.runs.add(self)
         self._session.in_flight[self.call.id] = self.call
         self._session.composition.running += 1
         self.call.engine.start(self.call, following(self.call, self.call.params))  # pyright: ignore[reportArgumentType]
@@ -176,9 +175,6 @@ class TaskRun:
         self._session.fail(self.call, Draining("the server is shutting down"))
         self.call.stop()
 
-    def _note_cut(self) -> None:
-        self._is_cut = True
-
     def _receive(self, message: OutgoingMessage) -> None:
         """What the call sends. A task has no progress and no log messages on the wire, only its outcome."""
         if message.taken is not None:
@@ -212,14 +208,16 @@ class TaskRun:
 
     async def _store_outcome(self, record: TaskRecord, reply: bytes) -> None:
         outcome = (
-            b"" if self._is_cut else await charge_outcome(self._runner, record, self.call.principal, _outcome_in(reply))
+            b""
+            if self._session.is_cut
+            else await charge_outcome(self._runner, record, self.call.principal, _outcome_in(reply))
         )
 
         def alter(found: TaskRecord) -> bytes | bool:
-            if self._is_cut and found.retries > 0:
+            if self._session.is_cut and found.retries > 0:
                 found.runner, found.retries = NOBODY, found.retries - 1
                 return True
-            if self._is_cut:
+            if self._session.is_cut:
                 return fail(found, SHUT_DOWN)
             error = from_json(outcome).get("error")
             if error is not None:
@@ -233,8 +231,7 @@ class TaskRun:
     async def _change(self, alter: Alter) -> None:
         """Change the task, unless somebody else runs it by now."""
         assert self.record is not None
-        mine = self._runner.id
-        await self._runner.change(self.record.id, lambda found: found.runner == mine and alter(found))
+        await self._runner.change(self.record.id, lambda found: found.runner == self._runner.id and alter(found))
 
     # -- what the client is told and asked ---------------------------------------------------------------
 
@@ -280,7 +277,7 @@ class TaskRun:
             return await waiting
         except BaseException:
             # Others of the same function may go on, so what nobody waits for must not be asked.
-            if not self.is_lost and not self._is_cut:
+            if not self.is_lost and not self._session.is_cut:
                 self._runner.afterwards(self._change(withdraw))
             raise
         finally:
@@ -298,15 +295,15 @@ class TaskRun:
 
 
 class TaskSession(Session):
-    """The conversation of a call whose peer has its answer. `on_cut` is told that the server ends before the call."""
+    """The conversation of a call whose peer has its answer. `is_cut`: the server ends before the call."""
 
-    __slots__ = ("on_cut",)
+    __slots__ = ("is_cut",)
 
-    on_cut: Callable[[], None]
+    is_cut: bool
 
     def fail(self, call: Call, error: BaseException) -> None:
         if isinstance(error, Draining) and not call.settled:
-            self.on_cut()
+            self.is_cut = True
         super().fail(call, error)
 
 
@@ -343,7 +340,6 @@ LOOK_SECONDS: Final = 0.5
 FAREWELL_SECONDS: Final = 5.0
 """How long the end of a server waits for outcomes that are on their way to the store."""
 
-LATER: Final = {"retry_after_ms": 1000}
 
 Listener = Callable[[StoredTask], None]
 
@@ -359,7 +355,8 @@ class TaskRunner:
         """Tasks of others that are about to run here."""
         self.held: dict[str, int] = {}
         """Tasks that only this process can ask for, and when they expire: other servers run them."""
-        self._runs: set[TaskRun] = set()
+        self.runs: set[TaskRun] = set()
+        """Those that have started, although their task may not have begun. A run counts until `finish`."""
         self._is_alone = is_alone
         self._listeners: dict[str, list[Listener]] = {}
         self._finishing = BackgroundTasks()
@@ -371,7 +368,7 @@ class TaskRunner:
 
     def admit(self, call: Call, tool: Tool) -> None:
         """Raises TooManyCalls if one more task must not run here. Plain calls keep half of the room and the threads."""
-        limits, runs = self.limits, self._runs
+        limits, runs = self.limits, self.runs
         is_full = {
             "in_flight": sum(run.call.principal == call.principal for run in runs) >= limits.in_flight,
             "in_flight_total": len(runs) * 2 >= limits.in_flight_total,
@@ -379,11 +376,8 @@ class TaskRunner:
         }
         for limit, is_reached in is_full.items():
             if is_reached:
-                raise TooManyCalls(f"too many tasks are running (Limits.{limit})", data={"limit": limit, **LATER})
-
-    def count(self, run: TaskRun) -> None:
-        """A run has started, although its task may not have begun. It counts until `finish`."""
-        self._runs.add(run)
+                data = {"limit": limit, "retry_after_ms": 1000}
+                raise TooManyCalls(f"too many tasks are running (Limits.{limit})", data=data)
 
     async def beat(self) -> None:
         """Show that this process is alive, before it takes on a task."""
@@ -411,11 +405,11 @@ class TaskRunner:
     def finish(self, run: TaskRun, work: Coroutine[Any, Any, Any] | None) -> None:
         """A run has ended. With the last `work` for its task, it counts until that is done."""
         if work is None:
-            self._runs.discard(run)
+            self.runs.discard(run)
             return
 
         def done(task: asyncio.Task[Any]) -> None:
-            self._runs.discard(run)
+            self.runs.discard(run)
             self.running.pop(run.id, None)
 
         self.afterwards(work).add_done_callback(done)
@@ -457,7 +451,7 @@ class TaskRunner:
 
     async def end(self) -> None:
         """The server ends: runs that are left are cut off, and outcomes get a moment to reach the store."""
-        cut = list(self._runs)
+        cut = list(self.runs)
         for run in cut:
             run.cut()
         # What they clean up may need what other extensions close next.
@@ -530,10 +524,7 @@ class RunningTask(Protocol):
 class InTask:
     """The place of the running task in a call."""
 
-    __slots__ = ("task",)
-
-    def __init__(self) -> None:
-        self.task: RunningTask | None = None
+    task: RunningTask | None = None
 
 
 def current_task(call: Call) -> RunningTask | None:
