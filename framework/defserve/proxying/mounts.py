@@ -223,14 +223,14 @@ class Mounts(Extension):
         await asyncio.gather(*(one.unwatch_resources(call, own) for one, own in self._owners(call, uris).items()))
 
     async def ask_task(self, call: Call, where: Params, method: str, params: Params) -> Params:
-        """See `mcp.tasks.elsewhere.TaskServers`."""
+        """See `TaskServers`."""
         backend = self.backends.get(where[SERVER])
         if backend is None:
             raise TaskLost
         return await backend.ask_task(call, where, method, params)
 
     def release_task(self, where: Params) -> None:
-        """See `mcp.tasks.elsewhere.TaskServers`."""
+        """See `TaskServers`."""
         if (backend := self.backends.get(where[SERVER])) is not None:
             backend.release_task(where)
 
