@@ -16,7 +16,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from defserve.auth.bearer_tokens import credential_of, is_token
+from defserve.auth.bearer_tokens import credential_of, digest_token, is_token
 from defserve.auth.issuers import Fetch, IssuerUnavailable, download, endpoint_of, metadata_of, metadata_urls
 from defserve.auth.principals import Principal, is_token_id, scopes_in
 from defserve.auth.signing_keys import (
@@ -106,9 +106,12 @@ class JWT:
             return None
         try:
             claims = await self._claims(token)
-            if claims is None or not self._is_access_token(claims) or not self._is_current(claims):
-                return None
-            if self._denied is not None and not await self._denied.accepts(claims):
+            if (
+                claims is None
+                or not self._is_access_token(claims)
+                or not self._is_current(claims)
+                or (self._denied is not None and not await self._denied.accepts(claims))
+            ):
                 return None
         except Exception as error:
             # A stranger's bytes can make the libraries raise anything. The log says what it was.
@@ -215,11 +218,11 @@ class VerifiedTokens:
         self._kept: dict[bytes, VerifiedToken] = {}
 
     def find(self, token: str) -> VerifiedToken | None:
-        return self._kept.get(_digest(token))
+        return self._kept.get(digest_token(token))
 
     def store_token(self, token: str, verified: VerifiedToken) -> None:
         """Remember a token. The oldest ones make room for it."""
-        digest = _digest(token)
+        digest = digest_token(token)
         self._drop(digest)
         self._kept[digest] = verified
         self._size += ENTRY_BYTES + len(verified.claims)
@@ -229,10 +232,6 @@ class VerifiedTokens:
     def _drop(self, digest: bytes) -> None:
         if (gone := self._kept.pop(digest, None)) is not None:
             self._size -= ENTRY_BYTES + len(gone.claims)
-
-
-def _digest(token: str) -> bytes:
-    return sha256(token.encode()).digest()
 
 
 # -- Signed tokens of an OpenID provider or OAuth server, which says by its metadata where its keys are.

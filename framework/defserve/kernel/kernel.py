@@ -320,10 +320,9 @@ class Kernel:
     async def _replace(self, entry: ServerEntry) -> None:
         if entry.id in self.leaving:
             raise UsageError(f"server {entry.id!r} is still ending", fix="reload again shortly")
-        was_stopped = False
-        if (old := self.members.get(entry.id)) is not None:
-            was_stopped = old.is_stopped
-            await self.remove(entry.id, "configuration_change")
+        old = self.members.get(entry.id)
+        was_stopped = old is not None and old.is_stopped
+        await self.remove(entry.id, "configuration_change")
         while any(member.entry.prefix == entry.prefix for member in self.leaving.values()):
             # Under another id it may be the same server, whose tools keep their names until their calls have ended.
             await asyncio.wait(self.ending, return_when=asyncio.FIRST_COMPLETED)
@@ -359,22 +358,20 @@ def _check(config: KernelConfig) -> None:
 
 def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) -> Server:
     settings = config.settings
-    given = dict(options)
-    if settings.keys and "auth" not in given:
+    level: Any = settings.level
+    of_file: dict[str, Any] = {
+        "instructions": settings.instructions or None,
+        "audit": settings.audit or None,
+        "access": own_policy(config) if wants_access(config, state) else None,
+        "search": Search(level=level, pinned=config.list_pinned_tools(), budget=settings.budget),
+        "code_mode": settings.code_mode or None,
+    }
+    if settings.keys and "auth" not in options:
         from defserve.auth.api_keys import ApiKeys
 
-        given["auth"] = ApiKeys(settings.keys)
-    if settings.instructions:
-        given.setdefault("instructions", settings.instructions)
-    if settings.audit:
-        given.setdefault("audit", settings.audit)
-    if wants_access(config, state):
-        given.setdefault("access", own_policy(config))
-    level: Any = settings.level
-    given.setdefault("search", Search(level=level, pinned=config.list_pinned_tools(), budget=settings.budget))
-    if settings.code_mode:
-        given.setdefault("code_mode", True)
-    return Server(settings.name, **given)
+        of_file["auth"] = ApiKeys(settings.keys)
+    given = {name: value for name, value in of_file.items() if value is not None}
+    return Server(settings.name, **{**given, **options})
 
 
 # -- What a kernel remembers beside its file: the digests of tools, who was granted what, what operators decided.

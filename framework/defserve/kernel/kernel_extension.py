@@ -12,7 +12,7 @@ import random
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,7 +65,6 @@ class KernelExtension(Extension):
         self._kernel = kernel
         self._methods = KernelMethods(kernel)
         add_operator_tools(kernel.server, self._methods.tools())
-        self._notices = LifecycleNotices(kernel.server)
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reloads = BackgroundTasks()
@@ -74,7 +73,7 @@ class KernelExtension(Extension):
     def watch(self, member: Member) -> None:
         """A server has a backend now."""
         assert member.backend is not None
-        member.backend.watch(lambda change: self._notices.notify_transition(member, change))
+        member.backend.watch(lambda change: notify_transition(self._kernel.server, member, change))
         if self._loop is not None:
             self._begin(member)
 
@@ -92,11 +91,8 @@ class KernelExtension(Extension):
     def around(self) -> Mapping[str, Wrapper]:
         return self._methods.around()
 
-    def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        return self._serving()
-
     @asynccontextmanager
-    async def _serving(self) -> AsyncGenerator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         self._loop = asyncio.get_running_loop()
         for member in self._kernel.members.values():
             if member.backend is not None:
@@ -104,7 +100,7 @@ class KernelExtension(Extension):
             elif member.problem:
                 log.warning("%s is not started: %s\n  fix: %s", member.id, member.problem, member.fix)
         watching = asyncio.create_task(self._watch_file(), name="defserve kernel file")
-        hears = _on_hangup(self._loop, lambda: self._reload_later("SIGHUP"))
+        hears = _on_hangup(self._loop, lambda: self._reloads.start(self._reload("SIGHUP")))
         try:
             async with open_control_socket(self._kernel.config.path, self._kernel):
                 yield
@@ -162,9 +158,6 @@ class KernelExtension(Extension):
         """What differs when a file does."""
         return {path: _stamp(path) for path in self._kernel.config.files}
 
-    def _reload_later(self, why: str) -> None:
-        self._reloads.start(self._reload(why))
-
     async def _reload(self, why: str) -> None:
         path = self._kernel.config.path
         try:
@@ -187,7 +180,7 @@ def _stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> bool:
+def _on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> bool:
     """Have SIGHUP reload. False where there is no such signal, or this is not the main thread."""
     try:
         loop.add_signal_handler(signal.SIGHUP, reload)
@@ -254,10 +247,10 @@ async def end_when_idle(member: Member) -> None:
         limit = member.entry.idle_stop
         await asyncio.sleep(min(max(limit * SHARE, MIN_POLL_SECONDS), MAX_POLL_SECONDS) if limit else MAX_POLL_SECONDS)
         backend, entry = member.backend, member.entry
-        if backend is None or backend.state != "connected" or backend.calls or backend.calls_total != seen:
-            seen, since = backend.calls_total if backend is not None else 0, loop.time()
+        if backend is None or backend.state != "connected" or backend.calls or backend.room.total != seen:
+            seen, since = backend.room.total if backend is not None else 0, loop.time()
             continue
-        is_unused = entry.start == "lazy" and not backend.calls_total
+        is_unused = entry.start == "lazy" and not backend.room.total
         if is_unused or (entry.idle_stop and loop.time() - since >= entry.idle_stop):
             async with member.changing:
                 await backend.sleep()
@@ -266,8 +259,7 @@ async def end_when_idle(member: Member) -> None:
 # -- Tells peers and the audit trail how the servers of a kernel are (§11.4, §11.5).
 
 
-# What a supervisor does besides the diagram of §11.2: an operator may stop a server in any state, and start it again.
-STOPPED: Final[LifecycleState] = "disconnected"
+# What a supervisor does besides the diagram of §11.2: an operator may start a server again.
 STARTED: Final[tuple[LifecycleState, LifecycleState]] = ("registered", "connecting")
 
 # The one of the five reasons of §11.4 that is nearest to too many restarts. `detail` says what really happened.
@@ -277,34 +269,28 @@ LIMIT_REASON: Final = "resource_limit"
 EVENTS: Final = {"connected": "SERVER_CONNECTED", "disconnected": "SERVER_DISCONNECTED", "error": "SERVER_DISCONNECTED"}
 
 
-class LifecycleNotices:
-    """Sends `notifications/mgp.lifecycle` for each change of a server to the peers that negotiated it."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def notify_transition(self, member: Member, change: Transition) -> None:
-        """A server has changed its state."""
-        previous, new = change.previous, change.new
-        if new not in TRANSITIONS[previous] and new != STOPPED:
-            # An operator started a server that had ended: to its peers that is a new one.
-            previous = STARTED[0] if new == STARTED[1] else previous
-        text = member.hidden(change.reason)
-        is_limit = text.startswith(RefusalReason.LIMIT)
-        params = {
-            "server_id": member.id,
-            "previous_state": previous,
-            "new_state": new,
-            "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
-            "detail": TOLD[new],
-            "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
-        }
-        for session in self._server.composition.sessions:
-            if session.terms is not None and "lifecycle" in sections_of(session.terms):
-                notify_state(session, params)
-        if (event := EVENTS.get(new)) is not None:
-            details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
-            self._server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
+def notify_transition(server: Server, member: Member, change: Transition) -> None:
+    """Send `notifications/mgp.lifecycle` to the peers that negotiated it: a server has changed its state."""
+    previous, new = change.previous, change.new
+    if new == STARTED[1] and new not in TRANSITIONS[previous]:
+        # An operator started a server that had ended: to its peers that is a new one.
+        previous = STARTED[0]
+    text = member.hidden(change.reason)
+    is_limit = text.startswith(RefusalReason.LIMIT)
+    params = {
+        "server_id": member.id,
+        "previous_state": previous,
+        "new_state": new,
+        "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
+        "detail": TOLD[new],
+        "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
+    }
+    for session in server.composition.sessions:
+        if session.terms is not None and "lifecycle" in sections_of(session.terms):
+            notify_state(session, params)
+    if (event := EVENTS.get(new)) is not None:
+        details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
+        server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
 
 
 PING_SECONDS: Final = 5.0

@@ -55,10 +55,11 @@ class AccessVerbs:
             if (policy := access.find_policy(one)) is None:
                 continue
             rows.append({"server_id": one, "default": policy.default})
-            for entry in policy.entries():
-                if agent in (None, entry.agent_id):
-                    state = {"expired": not entry.holds(access.clock())}
-                    rows.append({**access.wire(entry, one), **state})
+            rows += [
+                {**access.wire(entry, one), "expired": not entry.holds(access.clock())}
+                for entry in policy.entries()
+                if agent in (None, entry.agent_id)
+            ]
         return rows
 
     async def set_entry(
@@ -116,12 +117,9 @@ class AccessVerbs:
 
 
 def _about(agent: str, id: str, tool: str | None) -> dict[str, Any]:
-    named = {"tool_name": tool} if tool is not None else {}
-    return {
-        "entry_type": "tool_grant" if tool is not None else "server_grant",
-        "agent_id": agent,
-        "server_id": id,
-    } | named
+    if tool is None:
+        return {"entry_type": "server_grant", "agent_id": agent, "server_id": id}
+    return {"entry_type": "tool_grant", "agent_id": agent, "server_id": id, "tool_name": tool}
 
 
 # -- `defserve kernel permissions`: what servers need, and what operators have decided about it.
@@ -267,7 +265,7 @@ async def health_of(member: Member) -> dict[str, Any]:
         found |= {
             "tools": backend.tools,
             "pending_requests": backend.calls,
-            "calls_total": backend.calls_total,
+            "calls_total": backend.room.total,
             "restarts": backend.restarts,
             "uptime_secs": int(time.time() - backend.since) if backend.state == "connected" else None,
         }
@@ -398,8 +396,7 @@ def add_operator_tools(server: Server, answers: Mapping[str, Answer]) -> None:
 
 def _format_answer(value: Params) -> str:
     """The answer as lines: a list's items one by one, else the members."""
-    items: Any = next((value[name] for name in ("servers", "events") if name in value), None)
-    rows: list[Params] = items if items is not None else [value]
+    rows: list[Params] = next((value[name] for name in ("servers", "events") if name in value), [value])
     return "\n".join(map(_line, rows)) or "Nothing."
 
 

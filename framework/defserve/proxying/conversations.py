@@ -136,7 +136,10 @@ class Conversations:
 
     def _front_offer(self) -> dict[str, dict[str, Any]]:
         """What the conversations of fronts offer of MGP."""
-        return permission_offer(self._server.said) if self._server.decides is not None else {}
+        said = self._server.said
+        if self._server.decides is None or said is None or not permissions_of(said):
+            return {}
+        return mgp_offer((next(name for name in EXTENSIONS if name in said.extensions),))
 
     def _own_offer(self) -> dict[str, dict[str, Any]]:
         """What the backend's own conversation offers of MGP."""
@@ -343,7 +346,8 @@ class Pool:
 
     def _make_room(self, front: Front) -> None:
         """End an idle conversation if there are too many: one of the same caller, or of the one with the most."""
-        each, share = self._by_principal(), -(-self.most * SHARE_OF_ONE // 4)
+        each = self._opening_for + Counter(_principal(channel) for channel in self.all())
+        share = -(-self.most * SHARE_OF_ONE // 4)
         is_greedy = each[front.principal] >= share
         if len(self) < self.most and not is_greedy:
             return
@@ -359,10 +363,6 @@ class Pool:
             )
             raise too_busy(self._id, most or f"all of its {self.most} conversations are in use")
         self._end(self._channels.pop(min(idle, key=lambda one: one[:2])[2]))
-
-    def _by_principal(self) -> Counter[str]:
-        """How many conversations each caller has."""
-        return self._opening_for + Counter(_principal(channel) for channel in self.all())
 
     def _end(self, channel: Channel) -> None:
         if channel.front is not None:
@@ -400,13 +400,6 @@ EXTENSIONS: Final = ("permissions", "security")
 """Those that have permissions. The first promises nothing else."""
 TELL_SECONDS: Final = 5.0
 DECIDED_BY: Final = "kernel"
-
-
-def permission_offer(said: SaidMgp | None) -> dict[str, dict[str, Any]]:
-    """What the conversation of a front offers a server that has said this of itself."""
-    if said is None or not permissions_of(said):
-        return {}
-    return mgp_offer((next(name for name in EXTENSIONS if name in said.extensions),))
 
 
 def permissions_of(said: SaidMgp) -> tuple[str, ...]:

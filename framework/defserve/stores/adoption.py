@@ -80,8 +80,7 @@ async def _adopt_redis(address: RedisAddress, identity: ServerIdentity) -> int:
     count = 0
     try:
         with address.raising_store_errors():
-            found = [key.decode(errors="surrogateescape") async for key in client.scan_iter(count=1000)]
-            for key in found:
+            for key in [key.decode(errors="surrogateescape") async for key in client.scan_iter(count=1000)]:
                 space = key.removeprefix(address.prefix)
                 if key.startswith(address.prefix) and _is_unnamed(space):
                     count += bool(await client.renamenx(key, identity.make_prefix(address.prefix) + space))

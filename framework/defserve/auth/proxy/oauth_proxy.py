@@ -243,21 +243,8 @@ class ProxySite:
         return SiteAnswer(200, _encode_json({"keys": []}), _JSON)
 
     async def _metadata(self, request: SiteRequest) -> SiteAnswer:
-        found = self._make_metadata()
-        if OPENID in request.path:
-            # Clients find an issuer with a path here, and want what an OpenID provider has to say.
-            found |= {
-                "jwks_uri": self._issuer + KEYS,
-                "subject_types_supported": ["public"],
-                "id_token_signing_alg_values_supported": ["RS256"],
-            }
-        return SiteAnswer(
-            200, _encode_json(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
-        )
-
-    def _make_metadata(self) -> dict[str, Any]:
         """The metadata (RFC 8414 §2)."""
-        return {
+        found: dict[str, Any] = {
             "issuer": self._issuer,
             "authorization_endpoint": self._issuer + AUTHORIZE,
             "token_endpoint": self._issuer + TOKEN,
@@ -274,6 +261,16 @@ class ProxySite:
             "client_id_metadata_document_supported": True,
             "protected_resources": [self._offered.resource],
         }
+        if OPENID in request.path:
+            # Clients find an issuer with a path here, and want what an OpenID provider has to say.
+            found |= {
+                "jwks_uri": self._issuer + KEYS,
+                "subject_types_supported": ["public"],
+                "id_token_signing_alg_values_supported": ["RS256"],
+            }
+        return SiteAnswer(
+            200, _encode_json(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
+        )
 
 
 def _encode_json(fields: Mapping[str, Any]) -> bytes:

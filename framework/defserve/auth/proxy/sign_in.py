@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, Offered, ScopeRule, parse_request
 from defserve.auth.proxy.clients import ClientDirectory, OAuthClient, describe_redirect, is_document_url, is_native
 from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest, form_of, query_of
+from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest, form_of, parse_fields
 from defserve.auth.proxy.tokens import UNCONFIRMED, UNCONFIRMED_SECONDS, Grants, ProxyTokens, UserGrant, new_id
 from defserve.auth.proxy.vendors import SignedIn, VendorLogin
 
@@ -68,7 +68,7 @@ class SigningIn:
             # Frames and pictures of other pages could only fill the browser with cookies.
             raise SignInRefused("A sign-in has to be opened as a page of its own.", 403)
         try:
-            fields = query_of(asked)
+            fields = parse_fields(asked.query)
             client = await self._clients.find(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
             raise SignInRefused(f"The request is not good: {error.description}.") from None
@@ -85,8 +85,7 @@ class SigningIn:
                 return make_redirect(url, [cookie])
             return self._consent.page(client, request)
         except OAuthError as error:
-            state = fields.get("state")
-            known = AuthorizationRequest(client.key, redirect, state, "", (), self._offered.resource)
+            known = AuthorizationRequest(client.key, redirect, fields.get("state"), "", (), self._offered.resource)
             text = f"The client's request is not good: {error.description}."
             if error.error == "temporarily_unavailable":
                 text = "The sign-in is not available at the moment."
@@ -111,7 +110,7 @@ class SigningIn:
     async def come_back(self, asked: SiteRequest) -> SiteAnswer:
         """The vendor has sent the user back. Raises SignInRefused."""
         try:
-            fields = query_of(asked)
+            fields = parse_fields(asked.query)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         id = fields.get("state", "")
@@ -207,8 +206,7 @@ class Consent:
         if len(sealed) > MAX_COOKIE_LENGTH:
             raise OAuthError("invalid_request", "state and redirect_uri are too long together")
         cookie = self.cookies.make_cookie(_name("consent", id), id, SECONDS, "Strict")
-        may_remember = _may_remember(client, request)
-        question = Question(client, request, self._vendor, sealed, may_remember, self._optional)
+        question = Question(client, request, self._vendor, sealed, _may_remember(client, request), self._optional)
         return consent_page(question, self._action, [cookie])
 
     def decision(self, asked: SiteRequest, form: Mapping[str, str]) -> ConsentDecision:
@@ -231,10 +229,8 @@ class Consent:
 
     def is_remembered(self, asked: SiteRequest, client: OAuthClient, request: AuthorizationRequest) -> bool:
         """Whether this browser's user has allowed exactly this before, and asked not to be asked again."""
-        if not _may_remember(client, request):
-            return False
-        kept = self._seals.open("remembered", self.cookies.read_cookie(asked.headers, _make_consent_name(request)))
-        return kept == _what(request)
+        cookie = self.cookies.read_cookie(asked.headers, _make_consent_name(request))
+        return _may_remember(client, request) and self._seals.open("remembered", cookie) == _what(request)
 
 
 def _may_remember(client: OAuthClient, request: AuthorizationRequest) -> bool:

@@ -216,7 +216,9 @@ class Pins:
         self._held: dict[str, SeenPins] = {}
         self._kept = _read_pins(state.known)
         self._seen = {id: SeenPins(pins) for id, pins in self._kept.items()}
-        self._claims = {id: _claims_in(pins) for id, pins in self._kept.items()}
+        self._claims = {
+            id: next((pin.claims for pin in pins.values() if pin.claims), None) for id, pins in self._kept.items()
+        }
         self._settled = set(self._kept)
 
     def change(self, id: str, tool: str, pin: Pin) -> Change | None:
@@ -322,10 +324,6 @@ def _read_pins(state: KernelState) -> dict[str, dict[str, Pin]]:
         id: {tool: Pin.from_file(text, state.definitions.get(id, {}).get(tool)) for tool, text in pins.items()}
         for id, pins in state.pins.items()
     }
-
-
-def _claims_in(pins: Mapping[str, Pin]) -> Json | None:
-    return next((pin.claims for pin in pins.values() if pin.claims), None)
 
 
 def digest_of_all(held: Collection[HeldTool]) -> str:

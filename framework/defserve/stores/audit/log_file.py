@@ -534,5 +534,6 @@ def audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool = Fa
     if key_file is None and (text := os.environ.get(VARIABLE)):
         return text.strip().encode()
     path = Path(key_file) if key_file is not None else config_file("audit.key")
-    fix = f"name the file the log was written with (--key-file), or set {VARIABLE}"
-    return load_secret(path, "the audit key", make=make, fix=fix)
+    return load_secret(
+        path, "the audit key", make=make, fix=f"name the file the log was written with (--key-file), or set {VARIABLE}"
+    )

@@ -286,8 +286,7 @@ class StoredAuditLog:
     async def _page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
         building, last = PageBuilder(since_seq, since, limit), await self._last()
         while building.next_seq <= last:
-            lines = await self._lines(building.next_seq, last)
-            if not page_of(lines, self._keys, building):
+            if not page_of(await self._lines(building.next_seq, last), self._keys, building):
                 break
         return building.page()
 
