@@ -176,10 +176,8 @@ async def test_an_address_without_sessions_is_reached_by_one_conversation() -> N
             one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
             async with one as ann, other as bo:
                 assert [await ann.call("e_add", a=1, b=2), await bo.call("e_add", a=3, b=4)] == [3, 7]
-                assert (backend_of(server).conversations.per, len(backend_of(server).conversations.pool)) == (
-                    "shared",
-                    0,
-                )
+                conversations = backend_of(server).conversations
+                assert (conversations.per, len(conversations.pool)) == ("shared", 0)
 
 
 def offering(number: int) -> dict[str, Any]:

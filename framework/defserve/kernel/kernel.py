@@ -28,7 +28,7 @@ from defserve.kernel.governance.access import closes_servers, own_policy, wants_
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
-from defserve.kernel.kernel_extension import KernelExtension
+from defserve.kernel.kernel_extension import KernelExtension, read_stamp
 from defserve.kernel.members import Creator, Journal, Member, history
 from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
@@ -382,8 +382,6 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
 
 
 VERSION: Final = 1
-SUFFIX: Final = ".state.json"
-LOCK: Final = ".lock"
 MAX_STATE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -403,14 +401,14 @@ class StateFile:
     a file that cannot be read."""
 
     def __init__(self, config: Path) -> None:
-        self.path = config.with_suffix(SUFFIX)
+        self.path = config.with_suffix(".state.json")
         self._lock = Lock()
-        self._stamp = self._read_stamp()
+        self._stamp = read_stamp(self.path)
         self.known = self._read_state()
 
     def update(self, change: Callable[[KernelState], None]) -> None:
         """Make a change to what is kept now. When it returns, the change is safe. Raises OSError if it cannot be."""
-        with self._lock, hold_lock(self.path.with_name(self.path.name + LOCK)):
+        with self._lock, hold_lock(self.path.with_name(f"{self.path.name}.lock")):
             try:
                 state = self._read_state()
             except UsageError as error:
@@ -423,17 +421,10 @@ class StateFile:
     def refresh(self) -> bool:
         """Read what others have written meanwhile. Returns whether the file has changed. Raises UsageError."""
         with self._lock:
-            if (stamp := self._read_stamp()) == self._stamp:
+            if (stamp := read_stamp(self.path)) == self._stamp:
                 return False
             self.known, self._stamp = self._read_state(), stamp
             return True
-
-    def _read_stamp(self) -> tuple[int, ...] | None:
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read_state(self) -> KernelState:
         try:

@@ -62,12 +62,12 @@ class KernelExtension(Extension):
     name = "kernel"
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._methods = KernelMethods(kernel)
-        add_operator_tools(kernel.server, self._methods.tools())
+        self._kernel, self._audit = kernel, KernelAudit(kernel)
+        # What clients without MGP find as tools.
+        add_operator_tools(kernel.server, {HEALTH: self.health, RESTART: self.restart, AUDIT: self._audit.replay})
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reloads = BackgroundTasks()
+        self._reloads, self._stopping = BackgroundTasks(), BackgroundTasks()
         self._problem = ""
 
     def watch(self, member: Member) -> None:
@@ -84,12 +84,6 @@ class KernelExtension(Extension):
 
     def negotiate(self, offer: Offer) -> object:
         return self
-
-    def methods(self) -> Mapping[str, Handler]:
-        return self._methods.methods()
-
-    def around(self) -> Mapping[str, Wrapper]:
-        return self._methods.around()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
@@ -155,8 +149,7 @@ class KernelExtension(Extension):
             self._problem = ""
 
     def _signature(self) -> dict[Path, tuple[int, ...] | None]:
-        """What differs when a file does."""
-        return {path: _stamp(path) for path in self._kernel.config.files}
+        return {path: read_stamp(path) for path in self._kernel.config.files}
 
     async def _reload(self, why: str) -> None:
         path = self._kernel.config.path
@@ -171,8 +164,119 @@ class KernelExtension(Extension):
             level = logging.WARNING if told else logging.INFO
             log.log(level, "%s was read again (%s); %s", path, why, told or "no server has changed")
 
+    # -- MGP's methods -------------------------------------------------------------------------------------
 
-def _stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:
+    def around(self) -> Mapping[str, Wrapper]:
+        return {
+            "mgp/health/ping": self._around(self._ping),
+            "mgp/health/status": self._around(self._status),
+            "mgp/lifecycle/shutdown": self._around(self._shutdown),
+        }
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            "mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart),
+            "mgp/audit/replay": _where_agreed("audit", self._audit.replay),
+        }
+
+    def _around(self, answer: Any) -> Wrapper:
+        """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators name another."""
+
+        async def wrapper(call: Call, params: Params, following: Next) -> Any:
+            id = params.get("server_id")
+            if id is None or id == self._kernel.server.mgp.server_id or "lifecycle" not in sections(call):
+                return await following(call, params)
+            return await answer(self._backend(call, id), params)
+
+        return wrapper
+
+    async def _ping(self, backend: Backend, params: Params) -> Params:
+        return {
+            "status": await self._health(backend),
+            "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
+            "uptime_secs": int(time.time() - backend.since),
+            "server_id": backend.id,
+            "observed_at": vocabulary.format_instant(vocabulary.utc_now()),
+        }
+
+    async def _status(self, backend: Backend, params: Params) -> Params:
+        return {
+            "server_id": backend.id,
+            "status": await self._health(backend),
+            "state": backend.state,
+            "uptime_secs": int(time.time() - backend.since),
+            "tools_available": backend.tools,
+            "tools_total": backend.tools,
+            "pending_requests": backend.calls,
+            "restarts": backend.restarts,
+            "observed_at": vocabulary.format_instant(vocabulary.utc_now()),
+        }
+
+    async def _health(self, backend: Backend) -> str:
+        """What it answers now. Raises ServerNotReady if it cannot be asked."""
+        if backend.state != "connected":
+            raise ServerNotReady(
+                f"server {backend.id!r} is {backend.state}", data={"server_id": backend.id, "state": backend.state}
+            )
+        try:
+            return await backend.ping(PING_SECONDS) or "healthy"
+        except PeerError:
+            return "unhealthy"
+
+    async def _shutdown(self, backend: Backend, params: Params) -> Params:
+        """Begin to drain and answer at once, with the true numbers."""
+        reason, seconds = reason_of(params), self._seconds(params)
+        pending = backend.calls
+        self._stopping.start(self._kernel.stop(backend.id, reason, seconds))
+        return {
+            "server_id": backend.id,
+            "accepted": True,
+            "pending_requests": pending,
+            "estimated_drain_ms": int(seconds * 1000) if pending else 0,
+        }
+
+    async def health(self, call: Call, params: Params) -> Params:
+        """The health of the server that `server_id` names, or of all."""
+        check_operator(call, self._kernel.config.settings.admins)
+        if (id := params.get("server_id")) is not None:
+            self._member(id)
+        return {"servers": await health(self._kernel, id)}
+
+    async def restart(self, call: Call, params: Params) -> Params:
+        """Start a server again."""
+        backend = self._backend(call, params.get("server_id"))
+        try:
+            done = await self._kernel.restart(backend.id)
+        except PeerError:
+            raise ServerNotReady(f"server {backend.id!r} did not start again", data={"server_id": backend.id}) from None
+        return {"id": backend.id, "status": done["state"]}
+
+    # -- who and which -------------------------------------------------------------------------------------
+
+    def _backend(self, call: Call, id: Any) -> Backend:
+        """The server that is meant. Raises PermissionDenied for a caller who is no operator: first, so that it learns
+        no ids."""
+        check_operator(call, self._kernel.config.settings.admins)
+        member = self._member(id)
+        if member.backend is None:
+            raise ServerNotReady(f"server {id!r} is {member.state}: {member.problem or 'it was not started'}")
+        return member.backend
+
+    def _member(self, id: Any) -> Member:
+        if not isinstance(id, str):
+            raise InvalidParams("Invalid params: server_id must be the id of a server")
+        try:
+            return self._kernel.member(id)
+        except UsageError as error:
+            raise ServerNotFound(error.problem, details={"server_id": id[:128]}) from None
+
+    def _seconds(self, params: Params) -> float:
+        usual = self._kernel.config.settings.drain_secs * 1000
+        return read_member(params, "timeout_ms", DRAIN_MILLISECONDS, usual, nullable=False) / 1000
+
+
+def read_stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:
+    """What differs when a file does; None if it is not there."""
     try:
         found = os.stat(path)
     except OSError:
@@ -298,126 +402,6 @@ MAX_DRAIN_MS: Final = 3_600_000
 DRAIN_MILLISECONDS: Final[Kind[float]] = valid_value(
     f"a number from 0 to {MAX_DRAIN_MS}", lambda value: is_number(value) and 0 <= value <= MAX_DRAIN_MS
 )
-
-
-class KernelMethods:
-    """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators may name another."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._audit = kernel, KernelAudit(kernel)
-        self._stopping = BackgroundTasks()
-
-    def around(self) -> Mapping[str, Wrapper]:
-        return {
-            "mgp/health/ping": self._around(self._ping),
-            "mgp/health/status": self._around(self._status),
-            "mgp/lifecycle/shutdown": self._around(self._shutdown),
-        }
-
-    def methods(self) -> Mapping[str, Handler]:
-        return {
-            "mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart),
-            "mgp/audit/replay": _where_agreed("audit", self._audit.replay),
-        }
-
-    def tools(self) -> Mapping[str, Answer]:
-        """What clients without MGP find as tools."""
-        return {HEALTH: self.health, RESTART: self.restart, AUDIT: self._audit.replay}
-
-    def _around(self, answer: Any) -> Wrapper:
-        async def wrapper(call: Call, params: Params, following: Next) -> Any:
-            id = params.get("server_id")
-            if id is None or id == self._kernel.server.mgp.server_id or "lifecycle" not in sections(call):
-                return await following(call, params)
-            return await answer(self._backend(call, id), params)
-
-        return wrapper
-
-    # -- methods -------------------------------------------------------------------------------------------
-
-    async def _ping(self, backend: Backend, params: Params) -> Params:
-        return {
-            "status": await self._health(backend),
-            "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
-            "uptime_secs": int(time.time() - backend.since),
-            "server_id": backend.id,
-            "observed_at": vocabulary.format_instant(vocabulary.utc_now()),
-        }
-
-    async def _status(self, backend: Backend, params: Params) -> Params:
-        return {
-            "server_id": backend.id,
-            "status": await self._health(backend),
-            "state": backend.state,
-            "uptime_secs": int(time.time() - backend.since),
-            "tools_available": backend.tools,
-            "tools_total": backend.tools,
-            "pending_requests": backend.calls,
-            "restarts": backend.restarts,
-            "observed_at": vocabulary.format_instant(vocabulary.utc_now()),
-        }
-
-    async def _health(self, backend: Backend) -> str:
-        """What it answers now. Raises ServerNotReady if it cannot be asked."""
-        if backend.state != "connected":
-            raise ServerNotReady(
-                f"server {backend.id!r} is {backend.state}", data={"server_id": backend.id, "state": backend.state}
-            )
-        try:
-            return await backend.ping(PING_SECONDS) or "healthy"
-        except PeerError:
-            return "unhealthy"
-
-    async def _shutdown(self, backend: Backend, params: Params) -> Params:
-        """Begin to drain and answer at once, with the true numbers."""
-        reason, seconds = reason_of(params), self._seconds(params)
-        pending = backend.calls
-        self._stopping.start(self._kernel.stop(backend.id, reason, seconds))
-        return {
-            "server_id": backend.id,
-            "accepted": True,
-            "pending_requests": pending,
-            "estimated_drain_ms": int(seconds * 1000) if pending else 0,
-        }
-
-    async def health(self, call: Call, params: Params) -> Params:
-        """The health of the server that `server_id` names, or of all."""
-        check_operator(call, self._kernel.config.settings.admins)
-        if (id := params.get("server_id")) is not None:
-            self._member(id)
-        return {"servers": await health(self._kernel, id)}
-
-    async def restart(self, call: Call, params: Params) -> Params:
-        """Start a server again."""
-        backend = self._backend(call, params.get("server_id"))
-        try:
-            done = await self._kernel.restart(backend.id)
-        except PeerError:
-            raise ServerNotReady(f"server {backend.id!r} did not start again", data={"server_id": backend.id}) from None
-        return {"id": backend.id, "status": done["state"]}
-
-    # -- who and which -------------------------------------------------------------------------------------
-
-    def _backend(self, call: Call, id: Any) -> Backend:
-        """The server that is meant. Raises PermissionDenied for a caller who is no operator: first, so that it learns
-        no ids."""
-        check_operator(call, self._kernel.config.settings.admins)
-        member = self._member(id)
-        if member.backend is None:
-            raise ServerNotReady(f"server {id!r} is {member.state}: {member.problem or 'it was not started'}")
-        return member.backend
-
-    def _member(self, id: Any) -> Member:
-        if not isinstance(id, str):
-            raise InvalidParams("Invalid params: server_id must be the id of a server")
-        try:
-            return self._kernel.member(id)
-        except UsageError as error:
-            raise ServerNotFound(error.problem, details={"server_id": id[:128]}) from None
-
-    def _seconds(self, params: Params) -> float:
-        usual = self._kernel.config.settings.drain_secs * 1000
-        return read_member(params, "timeout_ms", DRAIN_MILLISECONDS, usual, nullable=False) / 1000
 
 
 def _where_agreed(section: str, handler: Answer) -> Handler:

@@ -399,7 +399,6 @@ Decide: TypeAlias = "Callable[[Call | None, Iterable[str]], Mapping[str, Permiss
 EXTENSIONS: Final = ("permissions", "security")
 """Those that have permissions. The first promises nothing else."""
 TELL_SECONDS: Final = 5.0
-DECIDED_BY: Final = "kernel"
 
 
 def permissions_of(said: SaidMgp) -> tuple[str, ...]:
@@ -428,7 +427,7 @@ class ChannelGrants:
             if changed := {name: grant for name, grant in decided.items() if self._told.get(name) != grant}:
                 # A server that does not answer is not asked twice: what it may not do is refused here in any case.
                 with suppress(PeerTimeout):
-                    await tell_grants(self._send, str(uuid4()), changed, DECIDED_BY)
+                    await tell_grants(self._send, str(uuid4()), changed, "kernel")
                 self._told.update(changed)
 
     async def refresh(self) -> None:

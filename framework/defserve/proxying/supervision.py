@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 DRAIN_SECONDS: Final = 30.0
 RETIRE_POLL_SECONDS: Final = 0.05
 TELL_SECONDS: Final = 1.0
-SHUTDOWN: Final = "mgp/lifecycle/shutdown"
 
 log = logging.getLogger("defserve.proxying")
 
@@ -211,7 +210,8 @@ class BackendSupervision:
             return
         known = reason if reason in REASONS else DEFAULT_REASON
         with suppress(PeerError):
-            await main.request(SHUTDOWN, {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}, TELL_SECONDS)
+            params = {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}
+            await main.request("mgp/lifecycle/shutdown", params, TELL_SECONDS)
 
     async def _close(self) -> None:
         self._changes.stop()

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, Offered, ScopeRule, parse_request
@@ -183,14 +183,6 @@ REMEMBERED_SECONDS: Final = 30 * 86400.0
 _STALE: Final = "This page is too old, or was opened in another browser. Start again in your client."
 
 
-class ConsentDecision(NamedTuple):
-    """The user's answer to a request."""
-
-    request: AuthorizationRequest
-    is_allowed: bool
-    cookies: list[tuple[str, str]]
-
-
 class Consent:
     """The question to the user, and its answer."""
 
@@ -209,8 +201,13 @@ class Consent:
         question = Question(client, request, self._vendor, sealed, _may_remember(client, request), self._optional)
         return consent_page(question, self._action, [cookie])
 
-    def decision(self, asked: SiteRequest, form: Mapping[str, str]) -> ConsentDecision:
-        """What the user has decided. Raises SignInRefused if it cannot be told that the user has."""
+    def decision(
+        self, asked: SiteRequest, form: Mapping[str, str]
+    ) -> tuple[AuthorizationRequest, bool, list[tuple[str, str]]]:
+        """The request, whether the user allows it, and the cookies of the answer.
+
+        Raises SignInRefused if it cannot be told that the user has decided.
+        """
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site")
         if origin not in (None, self._origin) or site not in (None, "same-origin"):
             raise SignInRefused("Another site has sent this answer. Start again in your client.", 403)
@@ -225,7 +222,7 @@ class Consent:
         if is_allowed and form.get("remember") == "yes" and not is_native(request.redirect):
             sealed = self._seals.seal("remembered", _what(request), seconds=REMEMBERED_SECONDS)
             cookies.append(self.cookies.make_cookie(_make_consent_name(request), sealed, REMEMBERED_SECONDS, "Lax"))
-        return ConsentDecision(request, is_allowed, cookies)
+        return request, is_allowed, cookies
 
     def is_remembered(self, asked: SiteRequest, client: OAuthClient, request: AuthorizationRequest) -> bool:
         """Whether this browser's user has allowed exactly this before, and asked not to be asked again."""

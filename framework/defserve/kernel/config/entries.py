@@ -234,7 +234,8 @@ def fill(text: str, environ: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         if found[1]:
             return found[0][1:]
-        filled: str | None = environ.get(found[2], found[3])
+        default: str | None = found[3]
+        filled = environ.get(found[2], default)
         if filled is None:
             raise UnsetVariable(found[2])
         return filled
