@@ -35,11 +35,11 @@ from defserve.kernel.operator_actions import (
     ACCESS_QUERY,
     ACCESS_REVOKE,
     AccessVerbs,
-    KernelAudit,
     PermissionVerbs,
     add_operator_tools,
     health,
     list_held_tools,
+    show_audit,
 )
 from defserve.search.ranking import Search
 from defserve.server.server import Server
@@ -189,7 +189,7 @@ class Kernel:
 
     def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
         """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
-        return KernelAudit(self).show(last, follow, verify)
+        return show_audit(self, last, follow, verify)
 
     async def list_held_tools(self, id: str | None = None) -> list[dict[str, Any]]:
         """The tools of a server, or of all, that are held because they changed, each with the difference."""

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerEr
 from defserve.kernel.control_listener import open_control_socket
 from defserve.kernel.governance.access import check_operator
 from defserve.kernel.members import Member
-from defserve.kernel.operator_actions import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
+from defserve.kernel.operator_actions import AUDIT, HEALTH, RESTART, add_operator_tools, health, replay_audit
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
 from defserve.protocols.mgp.lifecycle import (
@@ -62,9 +63,9 @@ class KernelExtension(Extension):
     name = "kernel"
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._audit = kernel, KernelAudit(kernel)
+        self._kernel, self._replay_audit = kernel, partial(replay_audit, kernel)
         # What clients without MGP find as tools.
-        add_operator_tools(kernel.server, {HEALTH: self.health, RESTART: self.restart, AUDIT: self._audit.replay})
+        add_operator_tools(kernel.server, {HEALTH: self.health, RESTART: self.restart, AUDIT: self._replay_audit})
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reloads, self._stopping = BackgroundTasks(), BackgroundTasks()
@@ -176,7 +177,7 @@ class KernelExtension(Extension):
     def methods(self) -> Mapping[str, Handler]:
         return {
             "mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart),
-            "mgp/audit/replay": _where_agreed("audit", self._audit.replay),
+            "mgp/audit/replay": _where_agreed("audit", self._replay_audit),
         }
 
     def _around(self, answer: Any) -> Wrapper:

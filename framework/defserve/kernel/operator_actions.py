@@ -288,34 +288,26 @@ FOLLOW_SECONDS: Final = 0.5
 NO_LOG: Final = "this kernel keeps no audit log that can be read"
 
 
-class KernelAudit:
-    """Only operators read the log: it tells what everybody does."""
+async def replay_audit(kernel: Kernel, call: Call, params: Params) -> Params:
+    """`mgp/audit/replay`. Raises PermissionDenied for others than operators: the log tells what everybody does."""
+    check_operator(call, kernel.config.settings.admins)
+    if (log := readable(kernel.server.mgp.audit.sinks)) is None:
+        raise MethodNotFound(f"Method not found: {NO_LOG}")
+    return await replay(call, log, params)
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
 
-    async def replay(self, call: Call, params: Params) -> Params:
-        """`mgp/audit/replay`. Raises PermissionDenied for others than operators."""
-        check_operator(call, self._kernel.config.settings.admins)
-        if (log := self._log()) is None:
-            raise MethodNotFound(f"Method not found: {NO_LOG}")
-        return await replay(call, log, params)
-
-    async def show(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
-        """The last records, and with `follow` those that come; or with `verify`, whether the log is intact."""
-        if (log := self._log()) is None:
-            raise UsageError(NO_LOG, fix='say audit = "audit.jsonl" in [kernel], and start the kernel again')
-        try:
-            if verify:
-                yield {"log": self._kernel.config.settings.audit, **(await asyncio.to_thread(log.verify))._asdict()}
-                return
-            async for event in _events(log, last, follow):
-                yield event
-        except AuditUnavailable as error:
-            raise UsageError(error.message, fix="see `defserve kernel audit --verify`") from None
-
-    def _log(self) -> ReadableAuditLog | None:
-        return readable(self._kernel.server.mgp.audit.sinks)
+async def show_audit(kernel: Kernel, last: int, follow: bool, verify: bool) -> AsyncGenerator[dict[str, Any]]:
+    """The last records, and with `follow` those that come; or with `verify`, whether the log is intact."""
+    if (log := readable(kernel.server.mgp.audit.sinks)) is None:
+        raise UsageError(NO_LOG, fix='say audit = "audit.jsonl" in [kernel], and start the kernel again')
+    try:
+        if verify:
+            yield {"log": kernel.config.settings.audit, **(await asyncio.to_thread(log.verify))._asdict()}
+            return
+        async for event in _events(log, last, follow):
+            yield event
+    except AuditUnavailable as error:
+        raise UsageError(error.message, fix="see `defserve kernel audit --verify`") from None
 
 
 async def _events(log: ReadableAuditLog, last: int, follow: bool) -> AsyncGenerator[dict[str, Any]]:
