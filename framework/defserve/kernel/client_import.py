@@ -48,7 +48,10 @@ def convert_settings(settings: ClientSettings) -> Imported:
     left_out: list[str] = []
     taken: set[str] = set()
     for name, entry in settings.entries.items():
-        id = _legal(name, taken)
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50].strip("-._") or "server"
+        numbered = (f"{plain}-{number}" for number in range(2, len(taken) + 3))
+        id = next(id for id in (plain, *numbered) if id not in taken)
+        taken.add(id)
         try:
             parts.append("\n".join(_Entry(id, entry, settings.folder, kept).lines()) + "\n")
         except _NotTaken as problem:
@@ -154,14 +157,6 @@ class _Entry:
         elif not re.fullmatch(VARIABLE_NAME, name):
             self.comments.append(f"${{{name}}} is a variable of the client: export {legal}=…")
         return f"${{{legal if not legal[:1].isdigit() else f'_{legal}'}{default}}}"
-
-
-def _legal(name: str, taken: set[str]) -> str:
-    """An id made from a client's name for a server, and not taken yet."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50].strip("-._") or "server"
-    id = next(id for id in (plain, *(f"{plain}-{number}" for number in range(2, len(taken) + 3))) if id not in taken)
-    taken.add(id)
-    return id
 
 
 def _comment(text: str) -> str:

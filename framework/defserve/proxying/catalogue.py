@@ -448,19 +448,11 @@ class BackendCatalogue:
                 log.warning("server %r: %s", self._backend.id, problem)
 
 
-def _resource(backend: Backend, uri: str, raw: Json) -> RemoteResource:
-    return RemoteResource(backend, uri, raw)
-
-
-def _template(backend: Backend, uri: str, raw: Json) -> RemoteResource:
-    return RemoteResource(backend, uri, raw, template_of(uri))
-
-
 MAKERS: Final[dict[str, Callable[[Backend, str, Json], Any]]] = {
     "tools": RemoteTool,
     "prompts": RemotePrompt,
-    "resources": _resource,
-    "templates": _template,
+    "resources": RemoteResource,
+    "templates": lambda backend, uri, raw: RemoteResource(backend, uri, raw, template_of(uri)),
     "skills": RemoteSkill,
 }
 

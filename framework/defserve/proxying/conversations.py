@@ -180,7 +180,11 @@ class Conversations:
         return pool
 
     async def _open_for(self, front: Front) -> Channel:
-        await self._may_open(front)
+        wait = self._restarts.wait(front.key)
+        if isinstance(wait, RestartRefusal):
+            raise boundary.not_connected(self._server.id, "error", f"{wait.reason}: {wait.text}")
+        if wait:  # its process failed, and may have the next one then
+            await asyncio.sleep(wait)
         try:
             channel = await self.open(front)
         except PeerError as error:
@@ -194,14 +198,6 @@ class Conversations:
             await channel.aclose()
             raise
         return channel
-
-    async def _may_open(self, front: Front) -> None:
-        """Wait for the time when a front whose process failed may have the next one. Raises if there is none."""
-        wait = self._restarts.wait(front.key)
-        if isinstance(wait, RestartRefusal):
-            raise boundary.not_connected(self._server.id, "error", f"{wait.reason}: {wait.text}")
-        if wait:
-            await asyncio.sleep(wait)
 
     def _record_failure(self, front: Front | None) -> None:
         if front is not None and front.key is not None and self._server.target.isolates:

@@ -310,7 +310,8 @@ class RemoteSkills:
         backend = self._owner(call, uri)
         if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
             return None
-        if not _get_skills_capability(backend).get("directoryRead"):
+        skills = object_of(object_of(backend.capabilities.get("extensions")).get(EXTENSION))
+        if not skills.get("directoryRead"):
             return None
         params = {"uri": inner} if cursor is None else {"uri": inner, "cursor": cursor}
         found = await _ask(backend, call, backend.relay(call, "resources/directory/read", params))
@@ -327,7 +328,9 @@ class RemoteSkills:
             return None  # it is there, and not for this caller
         if known is not None:
             return known.backend  # pyright: ignore[reportReturnType]
-        return self._backends.owner(uri, lambda one: _is_offered(one) and one.serves(call))
+        return self._backends.owner(
+            uri, lambda one: EXTENSION in object_of(one.capabilities.get("extensions")) and one.serves(call)
+        )
 
     def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> RemoteSkill | None:
         for place in (uri, *manifests_above(uri)):
@@ -342,11 +345,3 @@ async def _ask(backend: Backend, call: Call, work: Coroutine[Any, Any, Json]) ->
     dialect, seconds = dialect_of(call), backend.timeout or call.session.composition.limits.tool
     found = await call.engine.within(call, seconds, work)
     return {**dialect_cache_hints(dialect), **shape_result(found, dialect)}
-
-
-def _get_skills_capability(backend: Backend) -> Json:
-    return object_of(object_of(backend.capabilities.get("extensions")).get(EXTENSION))
-
-
-def _is_offered(backend: Backend) -> bool:
-    return EXTENSION in object_of(backend.capabilities.get("extensions"))

@@ -68,7 +68,13 @@ class OAuthProxy(Auth):
         send: Send = send,
         fetch: FetchDocument | None = None,
     ) -> None:
-        _check_needs(client_id, client_secret)
+        if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
+            raise UsageError(
+                f"OAuthProxy needs {', '.join(lacking)}, which is not installed",
+                fix='pip install "defserve[auth,client]"',
+            )
+        if not client_id or not client_secret:
+            raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
         known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
@@ -121,16 +127,6 @@ class OAuthProxy(Auth):
         Never give it to the caller: it is good for more than this server.
         """
         return await self._tokens.vendor_token(principal)
-
-
-def _check_needs(client_id: str, client_secret: str) -> None:
-    """Raises UsageError for what is not installed or not given."""
-    if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
-        raise UsageError(
-            f"OAuthProxy needs {', '.join(lacking)}, which is not installed", fix='pip install "defserve[auth,client]"'
-        )
-    if not client_id or not client_secret:
-        raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
 
 
 def _base(url: str) -> str:
