@@ -70,9 +70,10 @@ class Backend(MountedServer):
         life = self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
         conversations.ended = lambda front: catalogue.drop_private_items(front.key)
         conversations.opened = lambda channel, front: changes.listen(channel, front.key)
+        # Not methods that pass on: a reader would look twice, and a call of a tool would pay for each.
+        self.watch, self.ready = state.watch, state.ready
         self.start, self.stop, self.restart, self.renew = life.start, life.stop, life.restart, life.renew
-        self.fail, self.sleep, self.watch, self.ready = life.fail, life.sleep, state.watch, state.ready
-        # Not methods that pass on: a call of a tool would pay for each.
+        self.fail, self.sleep = life.fail, life.sleep
         self.relay, self.ask_task, self.release_task = calls.relay, calls.ask_task, calls.release_task
         self.watch_resources, self.unwatch_resources = changes.watch_resources, changes.unwatch_resources
         self.read_skills, self.heard = changes.read_skills, changes.heard
