@@ -68,6 +68,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "auth/rates.py:_failures": ("its address", "16384 addresses"),
     "auth/introspection.py:_bad": ("tokens", "512 KB"),
     "auth/introspection.py:_good": ("nothing: what the issuer says", "4 MB"),
+    "auth/signed_tokens.py:_bad": ("tokens", "1 MB"),
+    "auth/signed_tokens.py:_good": ("nothing: what the issuer signs", "4 MB"),
     "auth/proxy/clients.py:_all_fetches": ("nothing", "one bucket"),
     "auth/proxy/clients.py:_bad": ("its client's address", "256 KB"),
     "auth/proxy/clients.py:_fetches": ("its address", "16384 addresses"),

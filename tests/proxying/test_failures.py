@@ -270,7 +270,7 @@ async def test_a_parked_call_whose_child_died_is_not_run_again() -> None:
     [backend] = server.mounts.backends.values()
 
     async def ask(message: str, schema: Any) -> Any:
-        [channel] = backend.pool.all()
+        [channel] = backend.conversations.pool.all()
         os.kill(children[0], signal.SIGKILL)
         await until(lambda: channel.gone is not None)
         return {"value": 5}
@@ -300,7 +300,7 @@ async def test_a_stranger_without_a_session_is_asked_and_its_answers_reach_the_s
     answers = Answers(ask=lambda message, schema: {"value": 5} if "size" in message else {"value": "red"})
     async with at_address(server) as url, Remote(url).connect("stateless", answers=answers) as client:
         assert await client.call("e_order") == "5 red"
-        await until(lambda: len(backend(server).pool) == 0)  # and the child has ended
+        await until(lambda: len(backend(server).conversations.pool) == 0)  # and the child has ended
 
 
 @pytest.mark.slow

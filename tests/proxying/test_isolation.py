@@ -80,8 +80,8 @@ async def test_strangers_that_wait_for_news_have_a_child_each() -> None:
         one, other = (Remote(url).connect("stateless") for _ in range(2))
         async with one as first, other as second, first.listen(uris=["note://e/live"]):
             async with second.listen(uris=["note://e/live"]):
-                assert len(backend_of(server).pool) == 2
-            await until(lambda: len(backend_of(server).pool) == 1)
+                assert len(backend_of(server).conversations.pool) == 2
+            await until(lambda: len(backend_of(server).conversations.pool) == 1)
 
 
 @pytest.mark.slow
@@ -176,7 +176,8 @@ async def test_an_address_without_sessions_is_reached_by_one_conversation() -> N
             one, other = (Remote(url, token=key).connect("stateless") for key in KEYS)
             async with one as ann, other as bo:
                 assert [await ann.call("e_add", a=1, b=2), await bo.call("e_add", a=3, b=4)] == [3, 7]
-                assert (backend_of(server).per, len(backend_of(server).pool)) == ("shared", 0)
+                conversations = backend_of(server).conversations
+                assert (conversations.per, len(conversations.pool)) == ("shared", 0)
 
 
 def offering(number: int) -> dict[str, Any]:
@@ -193,7 +194,7 @@ async def test_one_caller_with_many_faces_neither_takes_all_children_nor_ends_th
             await bo.call("e_remember", text="kept")
             for number in range(6):
                 await ann.request("tools/call", {"name": "e_pid", "arguments": {}, **offering(number)})
-            assert len(backend_of(server).pool) <= 4
+            assert len(backend_of(server).conversations.pool) <= 4
             assert await bo.call("e_recall") == "kept"
 
 
@@ -206,7 +207,7 @@ async def test_children_that_are_being_opened_for_strangers_count() -> None:
         results = await asyncio.gather(*calls)
         assert sum(not result.get("isError") for result in results) <= 2
         assert "conversations are in use" in str(results)
-        await until(lambda: len(backend_of(server).pool) == 0)
+        await until(lambda: len(backend_of(server).conversations.pool) == 0)
 
 
 @pytest.mark.slow
@@ -307,7 +308,7 @@ async def test_the_idle_child_of_a_client_without_a_session_ends_with_its_key(mo
         await until(lambda: not is_running(ended))
         assert is_running(kept)
         # Nothing is verified any more when nothing is left of it.
-        await server.mounts.backends["e"].pool.aclose()
+        await server.mounts.backends["e"].conversations.pool.aclose()
         live = app.live
         await until(lambda: live.idle)
         await app.provider.stop()

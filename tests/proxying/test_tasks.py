@@ -61,7 +61,7 @@ async def test_the_task_of_a_child_outlives_the_request_of_a_stranger_and_its_ou
         assert task["status"] == "completed"
         assert task["result"]["content"][0]["text"] == "done"
         backend = front.mounts.backends["b"]
-        await until(lambda: len(backend.pool) == 0)
+        await until(lambda: len(backend.conversations.pool) == 0)
         assert await ended(client, created["taskId"]) == task
 
 
@@ -190,7 +190,7 @@ async def test_a_task_whose_child_dies_has_failed():
     front = proxy(jobs())
     async with callers(front, None) as (client,):
         id = (await client.call_raw("b_wait", {"seconds": 60}))["taskId"]
-        (channel,) = front.mounts.backends["b"].pool.all()
+        (channel,) = front.mounts.backends["b"].conversations.pool.all()
         assert channel.pid is not None
         os.kill(channel.pid, signal.SIGKILL)
         task = await ended(client, id)

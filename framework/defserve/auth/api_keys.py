@@ -173,7 +173,7 @@ class ApiKeys:
             per_minute=per_minute,
             per_hour=per_hour,
         )
-        await self._store.change(StoreChange(API_KEYS, {id: _encode_key(key)}))
+        await self._store.change(StoreChange(API_KEYS, {id: _encode_entry(asdict(key))}))
         return NewKey(token, key)
 
     async def keys(self) -> list[ApiKey]:
@@ -216,7 +216,7 @@ class ApiKeys:
         if key.last_used is not None and now - key.last_used < TOUCH:
             return
         try:
-            before, after = _encode_key(key), _encode_key(replace(key, last_used=now))
+            before, after = _encode_entry(asdict(key)), _encode_entry(asdict(replace(key, last_used=now)))
             # Only if the key is unchanged: one that is revoked at this moment must not come back.
             await self._store.change(StoreChange(API_KEYS, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
@@ -250,10 +250,6 @@ async def _follow_revocations(follow: Callable[[str], AsyncGenerator[str]]) -> A
 
 def _credential(id: str) -> str:
     return f"key:{id}"
-
-
-def _encode_key(key: ApiKey) -> bytes:
-    return json.dumps(asdict(key), sort_keys=True).encode()
 
 
 def _decode_key(value: bytes) -> ApiKey:

@@ -74,7 +74,10 @@ class Auth:
     ) -> None:
         self.verifier, self.in_messages, self.dpop = _check_verifier(verifier), in_messages, dpop
         self.scopes = parse_scopes(scopes)
-        self.resource_url = _resource_url(self.verifier, resource)
+        audiences: tuple[str, ...] = getattr(self.verifier, "audiences", ())
+        self.resource_url = resource or next(
+            (text for text in audiences if _is_url(text) and not text.endswith("/")), ""
+        )
         """The public URL of this server's endpoint; empty if it is not known."""
         self.resource = _resource(self.verifier, self.resource_url, tuple(authorization_servers), self.scopes, dpop)
         self._metadata_url = self.resource.metadata_url if self.resource else ""
@@ -231,11 +234,6 @@ def _check_verifier(value: object) -> TokenVerifier:
         fix="give OIDC(…), OAuthProxy(…), ApiKeys(…), StaticTokens(…), JWT(…), or an object with "
         "`async def verify(self, token: str) -> Principal | None`",
     )
-
-
-def _resource_url(verifier: TokenVerifier, url: str) -> str:
-    audiences: tuple[str, ...] = getattr(verifier, "audiences", ())
-    return url or next((text for text in audiences if _is_url(text) and not text.endswith("/")), "")
 
 
 def _resource(

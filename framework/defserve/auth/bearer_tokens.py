@@ -116,13 +116,16 @@ class StaticTokens:
                     f"token {place} of StaticTokens cannot be sent as a bearer token",
                     fix="use letters, digits and -._~+/ only, as python's secrets.token_urlsafe(32) does",
                 )
-        self._known = [(_digest(token), _add_credential(_principal(value), token)) for token, value in tokens.items()]
+        self._known = [
+            (digest_token(token), replace(_principal(value), credential=credential_of(token)))
+            for token, value in tokens.items()
+        ]
 
     async def verify(self, token: str) -> Principal | None:
         """The principal of the token, or None. The time this takes does not show how close a guess came."""
         if not is_token(token):
             return None
-        shown, found = _digest(token), None
+        shown, found = digest_token(token), None
         # All are compared, each in constant time, so the time does not show which one came close.
         for digest, principal in self._known:
             if hmac.compare_digest(digest, shown):
@@ -130,12 +133,8 @@ class StaticTokens:
         return found
 
 
-def _digest(token: str) -> bytes:
+def digest_token(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
-
-
-def _add_credential(principal: Principal, token: str) -> Principal:
-    return replace(principal, credential=credential_of(token))
 
 
 def _principal(value: object) -> Principal:

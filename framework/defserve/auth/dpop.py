@@ -117,12 +117,12 @@ class DPoP:
 
     def _is_valid_proof(self, claims: Mapping[str, Any], shown: ShownProof, token: str) -> bool:
         made, id, url, hashed = (claims.get(name) for name in ("iat", "jti", "htu", "ath"))
-        if not isinstance(made, int | float) or isinstance(made, bool):
-            return False
-        if not isinstance(id, str) or not 0 < len(id) <= MAX_ID_LENGTH:
-            return False
         return (
-            -AHEAD_SECONDS <= self._clock() - made <= self._seconds
+            isinstance(made, int | float)
+            and not isinstance(made, bool)
+            and isinstance(id, str)
+            and 0 < len(id) <= MAX_ID_LENGTH
+            and -AHEAD_SECONDS <= self._clock() - made <= self._seconds
             and claims.get("htm") == shown.method
             and isinstance(url, str)
             and same_place(url, shown.url)

@@ -71,8 +71,7 @@ class Introspection:
                 fix="audience= is this server's public URL; the issuer gives the other two to this server",
             )
         self.url, self.issuer, self.issuers = url, issuer, (issuer,) if issuer else ()
-        secret = {"client_id": client_id, "client_secret": client_secret}
-        self._form = secret if method == "post" else {}
+        self._form = {"client_id": client_id, "client_secret": client_secret} if method == "post" else {}
         self._headers = {"authorization": client_basic(client_id, client_secret)} if method == "basic" else {}
         self._send, self._clock = send, clock
         self._good: ByteCache[Introspected] = ByteCache(GOOD_BYTES)

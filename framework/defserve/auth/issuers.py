@@ -197,7 +197,7 @@ async def send(request: HttpRequest) -> HttpAnswer:
     return await anyio.to_thread.run_sync(_exchange, request, abandon_on_cancel=True)
 
 
-async def download(url: str) -> bytes:
+async def download(url: str, send: Send = send) -> bytes:
     """GET a small document."""
     answer = await send(HttpRequest(url))
     if answer.status != 200:

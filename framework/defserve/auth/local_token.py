@@ -7,7 +7,6 @@ themselves. It is never sent to any other address, and never logged.
 from __future__ import annotations
 
 import copy
-import hashlib
 import hmac
 import os
 import re
@@ -22,7 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from defserve.auth.auth_options import Auth
 from defserve.auth.authority import canonical_address
-from defserve.auth.bearer_tokens import check_ready, check_settings
+from defserve.auth.bearer_tokens import check_ready, check_settings, digest_token
 from defserve.auth.oauth import is_loopback
 from defserve.auth.principals import LOCAL, Principal
 from defserve.base.concurrency import only_change
@@ -37,7 +36,7 @@ class LocalTokenVerifier:
     """Knows one key, and asks `others` about every other token. It keeps a digest only."""
 
     def __init__(self, key: str, others: TokenVerifier | None = None) -> None:
-        self._digest, self._others = _digest(key), others
+        self._digest, self._others = digest_token(key), others
 
     @property
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
@@ -54,7 +53,7 @@ class LocalTokenVerifier:
 
     async def verify(self, token: str) -> Principal | None:
         """The local user for the key, else what the other verifier says. Compared in constant time."""
-        if hmac.compare_digest(_digest(token), self._digest):
+        if hmac.compare_digest(digest_token(token), self._digest):
             return LOCAL
         return await self._others.verify(token) if self._others is not None else None
 
@@ -81,10 +80,6 @@ def check_place(host: str) -> None:
         raise UsageError(
             "this system does not say who owns a file, so there are no local tokens", fix="use Server(auth=…)"
         )
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
 
 
 # -- The client's side of a local token: finds the key for an address.

@@ -213,16 +213,12 @@ class KeyHolder(Principal):
         return type(self), self.scopes
 
     def _has_rights_of(self, other: Principal) -> bool:
-        if not isinstance(other, KeyHolder):
-            return False
-        return all(map(self._has_right, other.scopes - self.scopes))
+        return isinstance(other, KeyHolder) and all(map(self._has_right, other.scopes - self.scopes))
 
     def _has_right(self, scope: str) -> bool:
         """Whether what a scope allows is allowed by another scope: `tool:invoke:*` includes `tool:invoke:add`."""
         kind, _, tool = scope.rpartition(":")
-        if kind == "tool:invoke":
-            return self.may_invoke(tool)
-        return kind == "tool:read" and self.may_read(tool)
+        return (kind == "tool:invoke" and self.may_invoke(tool)) or (kind == "tool:read" and self.may_read(tool))
 
     def _may(self, permission: str, tool: str) -> bool:
         scope = SCOPES[permission]

@@ -16,7 +16,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from defserve.auth.bearer_tokens import credential_of, is_token
+from defserve.auth.bearer_tokens import credential_of, digest_token, is_token
 from defserve.auth.issuers import Fetch, IssuerUnavailable, download, endpoint_of, metadata_of, metadata_urls
 from defserve.auth.principals import Principal, is_token_id, scopes_in
 from defserve.auth.signing_keys import (
@@ -28,6 +28,7 @@ from defserve.auth.signing_keys import (
     check_algorithms,
     load_fixed_key,
 )
+from defserve.base.peer_bounds import ByteCache
 from defserve.errors import UsageError
 from defserve.stores.identity import ServerIdentity, parse_identity, server_store
 from defserve.stores.store import DENIED_TOKENS, Store, StoreChange
@@ -75,7 +76,8 @@ class JWT:
         self.algorithms = check_algorithms(algorithms)
         _require_pyjwt()
         self._keys, self._denied, self._clock = self._source(key, jwks_url, fetch), denied, clock
-        self._good, self._bad = VerifiedTokens(GOOD_BYTES), VerifiedTokens(BAD_BYTES)
+        self._good: ByteCache[VerifiedToken] = ByteCache(GOOD_BYTES)
+        self._bad: ByteCache[VerifiedToken] = ByteCache(BAD_BYTES)
 
     def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: Fetch | None) -> FixedKey | KeySet:
         if key is not None and jwks_url is None:
@@ -106,9 +108,12 @@ class JWT:
             return None
         try:
             claims = await self._claims(token)
-            if claims is None or not self._is_access_token(claims) or not self._is_current(claims):
-                return None
-            if self._denied is not None and not await self._denied.accepts(claims):
+            if (
+                claims is None
+                or not self._is_access_token(claims)
+                or not self._is_current(claims)
+                or (self._denied is not None and not await self._denied.accepts(claims))
+            ):
                 return None
         except Exception as error:
             # A stranger's bytes can make the libraries raise anything. The log says what it was.
@@ -118,7 +123,8 @@ class JWT:
 
     async def _claims(self, token: str) -> dict[str, Any] | None:
         """The claims of the token, if its signature is good and it is for us. Raises what PyJWT raises."""
-        known = self._good.find(token) or self._bad.find(token)
+        digest = digest_token(token)
+        known = self._good.get(digest) or self._bad.get(digest)
         # The key must still be one of the issuer's.
         if known is not None and await self._keys.find(known.kid, known.algorithm) is known.key:
             return json.loads(known.claims) if known.claims else None
@@ -152,9 +158,10 @@ class JWT:
                 },
             )
         except jwt.InvalidTokenError:
-            self._bad.store_token(token, VerifiedToken(kid, algorithm, key))
+            self._bad.store_value(digest, VerifiedToken(kid, algorithm, key), ENTRY_BYTES)
             raise
-        self._good.store_token(token, VerifiedToken(kid, algorithm, key, json.dumps(claims).encode()))
+        text = json.dumps(claims).encode()
+        self._good.store_value(digest, VerifiedToken(kid, algorithm, key, text), ENTRY_BYTES + len(text))
         return claims
 
     def _is_access_token(self, claims: dict[str, Any]) -> bool:
@@ -205,34 +212,6 @@ class VerifiedToken(NamedTuple):
     algorithm: str
     key: VerificationKey
     claims: bytes = b""
-
-
-class VerifiedTokens:
-    """The latest tokens, found by their digest, of `most_bytes` together."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most, self._size = most_bytes, 0
-        self._kept: dict[bytes, VerifiedToken] = {}
-
-    def find(self, token: str) -> VerifiedToken | None:
-        return self._kept.get(_digest(token))
-
-    def store_token(self, token: str, verified: VerifiedToken) -> None:
-        """Remember a token. The oldest ones make room for it."""
-        digest = _digest(token)
-        self._drop(digest)
-        self._kept[digest] = verified
-        self._size += ENTRY_BYTES + len(verified.claims)
-        while self._size > self._most:
-            self._drop(next(iter(self._kept)))
-
-    def _drop(self, digest: bytes) -> None:
-        if (gone := self._kept.pop(digest, None)) is not None:
-            self._size -= ENTRY_BYTES + len(gone.claims)
-
-
-def _digest(token: str) -> bytes:
-    return sha256(token.encode()).digest()
 
 
 # -- Signed tokens of an OpenID provider or OAuth server, which says by its metadata where its keys are.

@@ -148,10 +148,12 @@ def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> Verificati
     """A member of a key set; None if it is not for verifying signatures with these algorithms."""
     from jwt import PyJWK
 
-    # A key set is public: a secret in it is a mistake, and must not be used.
-    if jwk.get("kty") not in ("RSA", "EC", "OKP"):
-        return None
-    if jwk.get("use", "sig") != "sig" or "verify" not in as_list(jwk.get("key_ops", "verify")):
+    if (
+        # A key set is public: a secret in it is a mistake, and must not be used.
+        jwk.get("kty") not in ("RSA", "EC", "OKP")
+        or jwk.get("use", "sig") != "sig"
+        or "verify" not in as_list(jwk.get("key_ops", "verify"))
+    ):
         return None
     try:
         # The type says how to read the key. What it may be used for is checked below.

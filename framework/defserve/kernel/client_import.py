@@ -48,7 +48,10 @@ def convert_settings(settings: ClientSettings) -> Imported:
     left_out: list[str] = []
     taken: set[str] = set()
     for name, entry in settings.entries.items():
-        id = _legal(name, taken)
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50].strip("-._") or "server"
+        numbered = (f"{plain}-{number}" for number in range(2, len(taken) + 3))
+        id = next(id for id in (plain, *numbered) if id not in taken)
+        taken.add(id)
         try:
             parts.append("\n".join(_Entry(id, entry, settings.folder, kept).lines()) + "\n")
         except _NotTaken as problem:
@@ -102,7 +105,7 @@ class _Entry:
         }
         if cwd := self.entry.get("cwd"):
             members["cwd"] = self.kept.text(self.id, "cwd", self._text(str(cwd)))
-        return {"env": self.kept.env(self.id, self._texts(("env",), VARIABLE_NAME))}
+        return {"env": self.kept.table(self.id, self._texts(("env",), VARIABLE_NAME))}
 
     def _address(self, url: str, members: dict[str, Any]) -> dict[str, dict[str, str]]:
         kind = self.entry.get("type") or self.entry.get("transport")
@@ -116,7 +119,7 @@ class _Entry:
         token = self._token(headers)
         if token:
             members["auth_token"] = token
-        return {"headers": self.kept.headers(self.id, headers)}
+        return {"headers": self.kept.table(self.id, headers)}
 
     def _token(self, headers: dict[str, str]) -> str:
         if isinstance(variable := self.entry.get("bearer_token_env_var"), str) and re.fullmatch(
@@ -154,14 +157,6 @@ class _Entry:
         elif not re.fullmatch(VARIABLE_NAME, name):
             self.comments.append(f"${{{name}}} is a variable of the client: export {legal}=…")
         return f"${{{legal if not legal[:1].isdigit() else f'_{legal}'}{default}}}"
-
-
-def _legal(name: str, taken: set[str]) -> str:
-    """An id made from a client's name for a server, and not taken yet."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50].strip("-._") or "server"
-    id = next(id for id in (plain, *(f"{plain}-{number}" for number in range(2, len(taken) + 3))) if id not in taken)
-    taken.add(id)
-    return id
 
 
 def _comment(text: str) -> str:
@@ -240,13 +235,9 @@ class KeptOut:
     def names(self) -> list[str]:
         return sorted(self._values.keys() | self._without_default)
 
-    def env(self, server: str, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables of a program, without their secrets."""
-        return {name: self.text(server, name, value, not is_harmless(name, value)) for name, value in env.items()}
-
-    def headers(self, server: str, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers of requests, without their secrets."""
-        return self.env(server, headers)
+    def table(self, server: str, values: Mapping[str, str]) -> dict[str, str]:
+        """The variables of a program, or the headers of requests, without their secrets."""
+        return {name: self.text(server, name, value, not is_harmless(name, value)) for name, value in values.items()}
 
     def args(self, server: str, args: list[str]) -> list[str]:
         """A command line, without what follows `--token` or looks like a secret."""
@@ -277,7 +268,11 @@ class KeptOut:
     def _without_secret(self, found: re.Match[str], is_secret: bool) -> str:
         """A variable as it may stand in the file."""
         name, default = str(found[2]), found[3]
-        if found[1] or not default or not (is_secret or is_secret_name(name) or _is_secret(default)):
+        if (
+            found[1]
+            or not default
+            or not (is_secret or is_secret_name(name) or _looks_secret(default) or _has_secret_in_url(default))
+        ):
             return found[0]
         self._without_default.add(name)
         return f"${{{name}}}"
@@ -322,15 +317,9 @@ def _is_secret_flag(flag: str) -> bool:
     return flag.startswith("-") and "=" not in flag and (flag in _SECRET_FLAGS or _has_secret_word(flag))
 
 
-def _is_secret(text: str) -> bool:
-    return _looks_secret(text) or _has_secret_in_url(text)
-
-
 def _looks_secret(text: str) -> bool:
     # JSON, and the command line in a word for a shell, name their secrets inside.
-    if redact_text(text, limit=len(text)) != printable(text):
-        return True
-    return any(
+    return redact_text(text, limit=len(text)) != printable(text) or any(
         _has_secret_word(name) and _literal(value) and _PLAIN.fullmatch(value) is None
         for pattern in _INSIDE
         for name, value in pattern.findall(_literal(text))

@@ -28,18 +28,18 @@ from defserve.kernel.governance.access import closes_servers, own_policy, wants_
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
-from defserve.kernel.kernel_extension import KernelExtension
+from defserve.kernel.kernel_extension import KernelExtension, read_stamp
 from defserve.kernel.members import Creator, Journal, Member, history
 from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
     ACCESS_QUERY,
     ACCESS_REVOKE,
     AccessVerbs,
-    KernelAudit,
     PermissionVerbs,
     add_operator_tools,
     health,
     list_held_tools,
+    show_audit,
 )
 from defserve.search.ranking import Search
 from defserve.server.server import Server
@@ -189,7 +189,7 @@ class Kernel:
 
     def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
         """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
-        return KernelAudit(self).show(last, follow, verify)
+        return show_audit(self, last, follow, verify)
 
     async def list_held_tools(self, id: str | None = None) -> list[dict[str, Any]]:
         """The tools of a server, or of all, that are held because they changed, each with the difference."""
@@ -320,10 +320,9 @@ class Kernel:
     async def _replace(self, entry: ServerEntry) -> None:
         if entry.id in self.leaving:
             raise UsageError(f"server {entry.id!r} is still ending", fix="reload again shortly")
-        was_stopped = False
-        if (old := self.members.get(entry.id)) is not None:
-            was_stopped = old.is_stopped
-            await self.remove(entry.id, "configuration_change")
+        old = self.members.get(entry.id)
+        was_stopped = old is not None and old.is_stopped
+        await self.remove(entry.id, "configuration_change")
         while any(member.entry.prefix == entry.prefix for member in self.leaving.values()):
             # Under another id it may be the same server, whose tools keep their names until their calls have ended.
             await asyncio.wait(self.ending, return_when=asyncio.FIRST_COMPLETED)
@@ -359,22 +358,20 @@ def _check(config: KernelConfig) -> None:
 
 def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) -> Server:
     settings = config.settings
-    given = dict(options)
-    if settings.keys and "auth" not in given:
+    level: Any = settings.level
+    of_file: dict[str, Any] = {
+        "instructions": settings.instructions or None,
+        "audit": settings.audit or None,
+        "access": own_policy(config) if wants_access(config, state) else None,
+        "search": Search(level=level, pinned=config.list_pinned_tools(), budget=settings.budget),
+        "code_mode": settings.code_mode or None,
+    }
+    if settings.keys and "auth" not in options:
         from defserve.auth.api_keys import ApiKeys
 
-        given["auth"] = ApiKeys(settings.keys)
-    if settings.instructions:
-        given.setdefault("instructions", settings.instructions)
-    if settings.audit:
-        given.setdefault("audit", settings.audit)
-    if wants_access(config, state):
-        given.setdefault("access", own_policy(config))
-    level: Any = settings.level
-    given.setdefault("search", Search(level=level, pinned=config.list_pinned_tools(), budget=settings.budget))
-    if settings.code_mode:
-        given.setdefault("code_mode", True)
-    return Server(settings.name, **given)
+        of_file["auth"] = ApiKeys(settings.keys)
+    given = {name: value for name, value in of_file.items() if value is not None}
+    return Server(settings.name, **{**given, **options})
 
 
 # -- What a kernel remembers beside its file: the digests of tools, who was granted what, what operators decided.
@@ -385,8 +382,6 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
 
 
 VERSION: Final = 1
-SUFFIX: Final = ".state.json"
-LOCK: Final = ".lock"
 MAX_STATE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -406,14 +401,14 @@ class StateFile:
     a file that cannot be read."""
 
     def __init__(self, config: Path) -> None:
-        self.path = config.with_suffix(SUFFIX)
+        self.path = config.with_suffix(".state.json")
         self._lock = Lock()
-        self._stamp = self._read_stamp()
+        self._stamp = read_stamp(self.path)
         self.known = self._read_state()
 
     def update(self, change: Callable[[KernelState], None]) -> None:
         """Make a change to what is kept now. When it returns, the change is safe. Raises OSError if it cannot be."""
-        with self._lock, hold_lock(self.path.with_name(self.path.name + LOCK)):
+        with self._lock, hold_lock(self.path.with_name(f"{self.path.name}.lock")):
             try:
                 state = self._read_state()
             except UsageError as error:
@@ -426,17 +421,10 @@ class StateFile:
     def refresh(self) -> bool:
         """Read what others have written meanwhile. Returns whether the file has changed. Raises UsageError."""
         with self._lock:
-            if (stamp := self._read_stamp()) == self._stamp:
+            if (stamp := read_stamp(self.path)) == self._stamp:
                 return False
             self.known, self._stamp = self._read_state(), stamp
             return True
-
-    def _read_stamp(self) -> tuple[int, ...] | None:
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read_state(self) -> KernelState:
         try:

@@ -12,7 +12,8 @@ import random
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerEr
 from defserve.kernel.control_listener import open_control_socket
 from defserve.kernel.governance.access import check_operator
 from defserve.kernel.members import Member
-from defserve.kernel.operator_actions import AUDIT, HEALTH, RESTART, KernelAudit, add_operator_tools, health
+from defserve.kernel.operator_actions import AUDIT, HEALTH, RESTART, add_operator_tools, health, replay_audit
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
 from defserve.protocols.mgp.lifecycle import (
@@ -62,19 +63,18 @@ class KernelExtension(Extension):
     name = "kernel"
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._methods = KernelMethods(kernel)
-        add_operator_tools(kernel.server, self._methods.tools())
-        self._notices = LifecycleNotices(kernel.server)
+        self._kernel, self._replay_audit = kernel, partial(replay_audit, kernel)
+        # What clients without MGP find as tools.
+        add_operator_tools(kernel.server, {HEALTH: self.health, RESTART: self.restart, AUDIT: self._replay_audit})
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reloads = BackgroundTasks()
+        self._reloads, self._stopping = BackgroundTasks(), BackgroundTasks()
         self._problem = ""
 
     def watch(self, member: Member) -> None:
         """A server has a backend now."""
         assert member.backend is not None
-        member.backend.watch(lambda change: self._notices.notify_transition(member, change))
+        member.backend.watch(lambda change: notify_transition(self._kernel.server, member, change))
         if self._loop is not None:
             self._begin(member)
 
@@ -86,17 +86,8 @@ class KernelExtension(Extension):
     def negotiate(self, offer: Offer) -> object:
         return self
 
-    def methods(self) -> Mapping[str, Handler]:
-        return self._methods.methods()
-
-    def around(self) -> Mapping[str, Wrapper]:
-        return self._methods.around()
-
-    def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        return self._serving()
-
     @asynccontextmanager
-    async def _serving(self) -> AsyncGenerator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         self._loop = asyncio.get_running_loop()
         for member in self._kernel.members.values():
             if member.backend is not None:
@@ -104,7 +95,7 @@ class KernelExtension(Extension):
             elif member.problem:
                 log.warning("%s is not started: %s\n  fix: %s", member.id, member.problem, member.fix)
         watching = asyncio.create_task(self._watch_file(), name="defserve kernel file")
-        hears = _on_hangup(self._loop, lambda: self._reload_later("SIGHUP"))
+        hears = _on_hangup(self._loop, lambda: self._reloads.start(self._reload("SIGHUP")))
         try:
             async with open_control_socket(self._kernel.config.path, self._kernel):
                 yield
@@ -159,11 +150,7 @@ class KernelExtension(Extension):
             self._problem = ""
 
     def _signature(self) -> dict[Path, tuple[int, ...] | None]:
-        """What differs when a file does."""
-        return {path: _stamp(path) for path in self._kernel.config.files}
-
-    def _reload_later(self, why: str) -> None:
-        self._reloads.start(self._reload(why))
+        return {path: read_stamp(path) for path in self._kernel.config.files}
 
     async def _reload(self, why: str) -> None:
         path = self._kernel.config.path
@@ -178,148 +165,7 @@ class KernelExtension(Extension):
             level = logging.WARNING if told else logging.INFO
             log.log(level, "%s was read again (%s); %s", path, why, told or "no server has changed")
 
-
-def _stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> bool:
-    """Have SIGHUP reload. False where there is no such signal, or this is not the main thread."""
-    try:
-        loop.add_signal_handler(signal.SIGHUP, reload)
-    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
-        return False
-    return True
-
-
-# -- Whether servers that run still answer. One task for each server, so that a slow one delays no other.
-
-
-JITTER: Final = 0.2
-UNWATCHED_SECONDS: Final = 5.0
-"""After so long a server without probes looks whether the file wants some now."""
-
-
-async def probe(member: Member) -> None:
-    """Probe a server for ever, as its entry says at each moment. So many late answers in a row are its failure.
-
-    A probe is no call: it is not counted, and it keeps no server awake.
-    """
-    late = 0
-    while True:
-        interval = member.entry.health.interval_secs
-        await asyncio.sleep(interval * (1 - JITTER * random.random()) or UNWATCHED_SECONDS)
-        rules, backend = member.entry.health, member.backend
-        if not rules.interval_secs or backend is None or backend.state != "connected":
-            late, member.health = 0, ""
-            continue
-        late = 0 if await _answers(member, rules.timeout_secs) else late + 1
-        if late >= rules.failures:
-            late = 0
-            backend.fail(f"it did not answer {rules.failures} probes in a row")
-
-
-async def _answers(member: Member, seconds: float) -> bool:
-    assert member.backend is not None
-    said = None
-    try:
-        said = await member.backend.ping(seconds)
-    except (PeerTimeout, PeerGone):
-        member.health = "late"
-        return False
-    except PeerError:
-        pass  # it knows no ping, and says so: that is an answer
-    # A server that answers that it is not well still answers: that is shown, and is no reason to end it.
-    member.health = said or "answers"
-    return True
-
-
-# -- Servers that nobody uses are ended until the next call. One task for each server.
-
-
-MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 5.0
-SHARE: Final = 0.25
-"""A server is looked at so often that it is ended at most this share of its time late."""
-
-
-async def end_when_idle(member: Member) -> None:
-    """Put a server to sleep after the time that its entry says; a lazy one as soon as its tools are known."""
-    loop = asyncio.get_running_loop()
-    seen, since = 0, loop.time()
-    while True:
-        limit = member.entry.idle_stop
-        await asyncio.sleep(min(max(limit * SHARE, MIN_POLL_SECONDS), MAX_POLL_SECONDS) if limit else MAX_POLL_SECONDS)
-        backend, entry = member.backend, member.entry
-        if backend is None or backend.state != "connected" or backend.calls or backend.calls_total != seen:
-            seen, since = backend.calls_total if backend is not None else 0, loop.time()
-            continue
-        is_unused = entry.start == "lazy" and not backend.calls_total
-        if is_unused or (entry.idle_stop and loop.time() - since >= entry.idle_stop):
-            async with member.changing:
-                await backend.sleep()
-
-
-# -- Tells peers and the audit trail how the servers of a kernel are (§11.4, §11.5).
-
-
-# What a supervisor does besides the diagram of §11.2: an operator may stop a server in any state, and start it again.
-STOPPED: Final[LifecycleState] = "disconnected"
-STARTED: Final[tuple[LifecycleState, LifecycleState]] = ("registered", "connecting")
-
-# The one of the five reasons of §11.4 that is nearest to too many restarts. `detail` says what really happened.
-LIMIT_REASON: Final = "resource_limit"
-
-# The events of §6.4 for the states that they are about.
-EVENTS: Final = {"connected": "SERVER_CONNECTED", "disconnected": "SERVER_DISCONNECTED", "error": "SERVER_DISCONNECTED"}
-
-
-class LifecycleNotices:
-    """Sends `notifications/mgp.lifecycle` for each change of a server to the peers that negotiated it."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def notify_transition(self, member: Member, change: Transition) -> None:
-        """A server has changed its state."""
-        previous, new = change.previous, change.new
-        if new not in TRANSITIONS[previous] and new != STOPPED:
-            # An operator started a server that had ended: to its peers that is a new one.
-            previous = STARTED[0] if new == STARTED[1] else previous
-        text = member.hidden(change.reason)
-        is_limit = text.startswith(RefusalReason.LIMIT)
-        params = {
-            "server_id": member.id,
-            "previous_state": previous,
-            "new_state": new,
-            "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
-            "detail": TOLD[new],
-            "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
-        }
-        for session in self._server.composition.sessions:
-            if session.terms is not None and "lifecycle" in sections_of(session.terms):
-                notify_state(session, params)
-        if (event := EVENTS.get(new)) is not None:
-            details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
-            self._server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
-
-
-PING_SECONDS: Final = 5.0
-MAX_DRAIN_MS: Final = 3_600_000
-DRAIN_MILLISECONDS: Final[Kind[float]] = valid_value(
-    f"a number from 0 to {MAX_DRAIN_MS}", lambda value: is_number(value) and 0 <= value <= MAX_DRAIN_MS
-)
-
-
-class KernelMethods:
-    """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators may name another."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._audit = kernel, KernelAudit(kernel)
-        self._stopping = BackgroundTasks()
+    # -- MGP's methods -------------------------------------------------------------------------------------
 
     def around(self) -> Mapping[str, Wrapper]:
         return {
@@ -331,14 +177,12 @@ class KernelMethods:
     def methods(self) -> Mapping[str, Handler]:
         return {
             "mgp/lifecycle/restart": _where_agreed("lifecycle", self.restart),
-            "mgp/audit/replay": _where_agreed("audit", self._audit.replay),
+            "mgp/audit/replay": _where_agreed("audit", self._replay_audit),
         }
 
-    def tools(self) -> Mapping[str, Answer]:
-        """What clients without MGP find as tools."""
-        return {HEALTH: self.health, RESTART: self.restart, AUDIT: self._audit.replay}
-
     def _around(self, answer: Any) -> Wrapper:
+        """Without a `server_id`, or with the kernel's own, the kernel itself is meant. Only operators name another."""
+
         async def wrapper(call: Call, params: Params, following: Next) -> Any:
             id = params.get("server_id")
             if id is None or id == self._kernel.server.mgp.server_id or "lifecycle" not in sections(call):
@@ -346,8 +190,6 @@ class KernelMethods:
             return await answer(self._backend(call, id), params)
 
         return wrapper
-
-    # -- methods -------------------------------------------------------------------------------------------
 
     async def _ping(self, backend: Backend, params: Params) -> Params:
         return {
@@ -432,6 +274,135 @@ class KernelMethods:
     def _seconds(self, params: Params) -> float:
         usual = self._kernel.config.settings.drain_secs * 1000
         return read_member(params, "timeout_ms", DRAIN_MILLISECONDS, usual, nullable=False) / 1000
+
+
+def read_stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:
+    """What differs when a file does; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> bool:
+    """Have SIGHUP reload. False where there is no such signal, or this is not the main thread."""
+    try:
+        loop.add_signal_handler(signal.SIGHUP, reload)
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+# -- Whether servers that run still answer. One task for each server, so that a slow one delays no other.
+
+
+JITTER: Final = 0.2
+UNWATCHED_SECONDS: Final = 5.0
+"""After so long a server without probes looks whether the file wants some now."""
+
+
+async def probe(member: Member) -> None:
+    """Probe a server for ever, as its entry says at each moment. So many late answers in a row are its failure.
+
+    A probe is no call: it is not counted, and it keeps no server awake.
+    """
+    late = 0
+    while True:
+        interval = member.entry.health.interval_secs
+        await asyncio.sleep(interval * (1 - JITTER * random.random()) or UNWATCHED_SECONDS)
+        rules, backend = member.entry.health, member.backend
+        if not rules.interval_secs or backend is None or backend.state != "connected":
+            late, member.health = 0, ""
+            continue
+        late = 0 if await _answers(member, rules.timeout_secs) else late + 1
+        if late >= rules.failures:
+            late = 0
+            backend.fail(f"it did not answer {rules.failures} probes in a row")
+
+
+async def _answers(member: Member, seconds: float) -> bool:
+    assert member.backend is not None
+    said = None
+    try:
+        said = await member.backend.ping(seconds)
+    except (PeerTimeout, PeerGone):
+        member.health = "late"
+        return False
+    except PeerError:
+        pass  # it knows no ping, and says so: that is an answer
+    # A server that answers that it is not well still answers: that is shown, and is no reason to end it.
+    member.health = said or "answers"
+    return True
+
+
+# -- Servers that nobody uses are ended until the next call. One task for each server.
+
+
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 5.0
+SHARE: Final = 0.25
+"""A server is looked at so often that it is ended at most this share of its time late."""
+
+
+async def end_when_idle(member: Member) -> None:
+    """Put a server to sleep after the time that its entry says; a lazy one as soon as its tools are known."""
+    loop = asyncio.get_running_loop()
+    seen, since = 0, loop.time()
+    while True:
+        limit = member.entry.idle_stop
+        await asyncio.sleep(min(max(limit * SHARE, MIN_POLL_SECONDS), MAX_POLL_SECONDS) if limit else MAX_POLL_SECONDS)
+        backend, entry = member.backend, member.entry
+        if backend is None or backend.state != "connected" or backend.calls or backend.room.total != seen:
+            seen, since = backend.room.total if backend is not None else 0, loop.time()
+            continue
+        is_unused = entry.start == "lazy" and not backend.room.total
+        if is_unused or (entry.idle_stop and loop.time() - since >= entry.idle_stop):
+            async with member.changing:
+                await backend.sleep()
+
+
+# -- Tells peers and the audit trail how the servers of a kernel are (§11.4, §11.5).
+
+
+# What a supervisor does besides the diagram of §11.2: an operator may start a server again.
+STARTED: Final[tuple[LifecycleState, LifecycleState]] = ("registered", "connecting")
+
+# The one of the five reasons of §11.4 that is nearest to too many restarts. `detail` says what really happened.
+LIMIT_REASON: Final = "resource_limit"
+
+# The events of §6.4 for the states that they are about.
+EVENTS: Final = {"connected": "SERVER_CONNECTED", "disconnected": "SERVER_DISCONNECTED", "error": "SERVER_DISCONNECTED"}
+
+
+def notify_transition(server: Server, member: Member, change: Transition) -> None:
+    """Send `notifications/mgp.lifecycle` to the peers that negotiated it: a server has changed its state."""
+    previous, new = change.previous, change.new
+    if new == STARTED[1] and new not in TRANSITIONS[previous]:
+        # An operator started a server that had ended: to its peers that is a new one.
+        previous = STARTED[0]
+    text = member.hidden(change.reason)
+    is_limit = text.startswith(RefusalReason.LIMIT)
+    params = {
+        "server_id": member.id,
+        "previous_state": previous,
+        "new_state": new,
+        "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
+        "detail": TOLD[new],
+        "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
+    }
+    for session in server.composition.sessions:
+        if session.terms is not None and "lifecycle" in sections_of(session.terms):
+            notify_state(session, params)
+    if (event := EVENTS.get(new)) is not None:
+        details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
+        server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
+
+
+PING_SECONDS: Final = 5.0
+MAX_DRAIN_MS: Final = 3_600_000
+DRAIN_MILLISECONDS: Final[Kind[float]] = valid_value(
+    f"a number from 0 to {MAX_DRAIN_MS}", lambda value: is_number(value) and 0 <= value <= MAX_DRAIN_MS
+)
 
 
 def _where_agreed(section: str, handler: Answer) -> Handler:

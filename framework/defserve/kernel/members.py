@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from defserve.client.link import Resolve
 from defserve.client.mgp.server_claims import SaidMgp
 from defserve.errors import DefserveError, UsageError
-from defserve.kernel.config.entries import ServerEntry, ServerLaunch
+from defserve.kernel.config.entries import ServerEntry
 from defserve.protocols.mgp import vocabulary
 from defserve.proxying.backend import Backend
 from defserve.proxying.calls import CallSlots, CallTime
@@ -153,12 +153,15 @@ class Member:
 
     def row(self) -> dict[str, Any]:
         """What `ps` tells of it."""
+        from defserve.base.redaction import redact_text
+
         backend, policy = self.backend, self.entry.restart
         row: dict[str, Any] = {
             "id": self.id,
             "state": self.state,
             "name": self.entry.display_name,
-            "where": _format_launch(self.entry.launch),
+            # The command line or address as the file has it. Literal secrets in it are not shown.
+            "where": redact_text(self.entry.launch.shown, limit=300),
             "prefix": self.entry.prefix,
             "trust_level": self.entry.mgp.trust_level if self.entry.mgp is not None else None,
             "created_by": self.creator.id if self.creator is not None else None,
@@ -173,7 +176,7 @@ class Member:
             "era": backend.era,
             "tools": backend.tools,
             "calls": backend.calls,
-            "calls_total": backend.calls_total,
+            "calls_total": backend.room.total,
             **figures(backend.room),
             "restarts": backend.restarts,
             "recent_restarts": backend.policy.recent,
@@ -199,13 +202,6 @@ def _format_claimed_transition(params: Mapping[str, Any]) -> str:
     """What a server says of its own state. Only words: the kernel goes by what it sees."""
     words = [str(params.get(name, "?"))[:MAX_WORD_LENGTH] for name in ("previous_state", "new_state", "reason")]
     return "it says: {} → {}: {}".format(*words)
-
-
-def _format_launch(launch: ServerLaunch) -> str:
-    """The command line or address as the file has it. Literal secrets in it are not shown."""
-    from defserve.base.redaction import redact_text
-
-    return redact_text(launch.shown, limit=300)
 
 
 # -- What happened to a server: its standard error and its changes of state. Bounded, and without secrets.
@@ -299,8 +295,10 @@ def history(room: CallSlots) -> dict[str, Any]:
         if 0 <= (age := int((now - time[1]) // STEP_SECONDS)) < STEPS:
             found[STEPS - 1 - age].append(time)
     forgotten = STEPS - 1 - int((now - times[0][1]) // STEP_SECONDS) if len(times) == room.times.maxlen else 0
-    steps = [None if at < forgotten else _step(each) for at, each in enumerate(found)]
-    return {"step_secs": STEP_SECONDS, "steps": steps}
+    return {
+        "step_secs": STEP_SECONDS,
+        "steps": [None if at < forgotten else _step(each) for at, each in enumerate(found)],
+    }
 
 
 def _step(times: Sequence[CallTime]) -> list[Any]:

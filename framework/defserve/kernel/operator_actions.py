@@ -55,10 +55,11 @@ class AccessVerbs:
             if (policy := access.find_policy(one)) is None:
                 continue
             rows.append({"server_id": one, "default": policy.default})
-            for entry in policy.entries():
-                if agent in (None, entry.agent_id):
-                    state = {"expired": not entry.holds(access.clock())}
-                    rows.append({**access.wire(entry, one), **state})
+            rows += [
+                {**access.wire(entry, one), "expired": not entry.holds(access.clock())}
+                for entry in policy.entries()
+                if agent in (None, entry.agent_id)
+            ]
         return rows
 
     async def set_entry(
@@ -116,12 +117,9 @@ class AccessVerbs:
 
 
 def _about(agent: str, id: str, tool: str | None) -> dict[str, Any]:
-    named = {"tool_name": tool} if tool is not None else {}
-    return {
-        "entry_type": "tool_grant" if tool is not None else "server_grant",
-        "agent_id": agent,
-        "server_id": id,
-    } | named
+    if tool is None:
+        return {"entry_type": "server_grant", "agent_id": agent, "server_id": id}
+    return {"entry_type": "tool_grant", "agent_id": agent, "server_id": id, "tool_name": tool}
 
 
 # -- `defserve kernel permissions`: what servers need, and what operators have decided about it.
@@ -267,7 +265,7 @@ async def health_of(member: Member) -> dict[str, Any]:
         found |= {
             "tools": backend.tools,
             "pending_requests": backend.calls,
-            "calls_total": backend.calls_total,
+            "calls_total": backend.room.total,
             "restarts": backend.restarts,
             "uptime_secs": int(time.time() - backend.since) if backend.state == "connected" else None,
         }
@@ -290,34 +288,26 @@ FOLLOW_SECONDS: Final = 0.5
 NO_LOG: Final = "this kernel keeps no audit log that can be read"
 
 
-class KernelAudit:
-    """Only operators read the log: it tells what everybody does."""
+async def replay_audit(kernel: Kernel, call: Call, params: Params) -> Params:
+    """`mgp/audit/replay`. Raises PermissionDenied for others than operators: the log tells what everybody does."""
+    check_operator(call, kernel.config.settings.admins)
+    if (log := readable(kernel.server.mgp.audit.sinks)) is None:
+        raise MethodNotFound(f"Method not found: {NO_LOG}")
+    return await replay(call, log, params)
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
 
-    async def replay(self, call: Call, params: Params) -> Params:
-        """`mgp/audit/replay`. Raises PermissionDenied for others than operators."""
-        check_operator(call, self._kernel.config.settings.admins)
-        if (log := self._log()) is None:
-            raise MethodNotFound(f"Method not found: {NO_LOG}")
-        return await replay(call, log, params)
-
-    async def show(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
-        """The last records, and with `follow` those that come; or with `verify`, whether the log is intact."""
-        if (log := self._log()) is None:
-            raise UsageError(NO_LOG, fix='say audit = "audit.jsonl" in [kernel], and start the kernel again')
-        try:
-            if verify:
-                yield {"log": self._kernel.config.settings.audit, **(await asyncio.to_thread(log.verify))._asdict()}
-                return
-            async for event in _events(log, last, follow):
-                yield event
-        except AuditUnavailable as error:
-            raise UsageError(error.message, fix="see `defserve kernel audit --verify`") from None
-
-    def _log(self) -> ReadableAuditLog | None:
-        return readable(self._kernel.server.mgp.audit.sinks)
+async def show_audit(kernel: Kernel, last: int, follow: bool, verify: bool) -> AsyncGenerator[dict[str, Any]]:
+    """The last records, and with `follow` those that come; or with `verify`, whether the log is intact."""
+    if (log := readable(kernel.server.mgp.audit.sinks)) is None:
+        raise UsageError(NO_LOG, fix='say audit = "audit.jsonl" in [kernel], and start the kernel again')
+    try:
+        if verify:
+            yield {"log": kernel.config.settings.audit, **(await asyncio.to_thread(log.verify))._asdict()}
+            return
+        async for event in _events(log, last, follow):
+            yield event
+    except AuditUnavailable as error:
+        raise UsageError(error.message, fix="see `defserve kernel audit --verify`") from None
 
 
 async def _events(log: ReadableAuditLog, last: int, follow: bool) -> AsyncGenerator[dict[str, Any]]:
@@ -398,8 +388,7 @@ def add_operator_tools(server: Server, answers: Mapping[str, Answer]) -> None:
 
 def _format_answer(value: Params) -> str:
     """The answer as lines: a list's items one by one, else the members."""
-    items: Any = next((value[name] for name in ("servers", "events") if name in value), None)
-    rows: list[Params] = items if items is not None else [value]
+    rows: list[Params] = next((value[name] for name in ("servers", "events") if name in value), [value])
     return "\n".join(map(_line, rows)) or "Nothing."
 
 

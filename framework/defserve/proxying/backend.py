@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,16 +30,14 @@ from defserve.proxying.mounted import (
     MountedServer,
     Restarts,
     State,
-    Transition,
 )
-from defserve.proxying.supervision import DRAIN_SECONDS, BackendSupervision, usual_policy
+from defserve.proxying.supervision import BackendSupervision, usual_policy
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcp.asking.client_requests import Parking
     from defserve.protocols.mcp.subscriptions import Subscriptions
-    from defserve.proxying.conversations import Pool
-    from defserve.proxying.targets import Per, Target
+    from defserve.proxying.targets import Target
 
 
 HEALTH: Final = ("healthy", "degraded", "unhealthy")
@@ -65,15 +64,16 @@ class Backend(MountedServer):
         room = self.room = CallSlots(id, options.in_flight)
         catalogue = self.catalogue = BackendCatalogue(self, front, options.tools, options.transform)
         state.watch(lambda change: catalogue.touch())
-        conversations = self._conversations = Conversations(self, state, self, lambda: policy.policy)
+        conversations = self.conversations = Conversations(self, state, self, lambda: policy.policy)
         changes = self._changes = Changes(self, state, conversations, catalogue, front.mcp.subscriptions)
         calls = Calls(self, state, conversations, room, parking, keep_task)
-        self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
-        conversations.ended, conversations.opened = (
-            lambda front: catalogue.drop_private_items(front.key),
-            changes.listen_for,
-        )
-        # Not methods that pass on: a call of a tool would pay for each.
+        life = self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
+        conversations.ended = lambda front: catalogue.drop_private_items(front.key)
+        conversations.opened = lambda channel, front: changes.listen(channel, front.key)
+        # Not methods that pass on: a reader would look twice, and a call of a tool would pay for each.
+        self.watch, self.ready = state.watch, state.ready
+        self.start, self.stop, self.restart, self.renew = life.start, life.stop, life.restart, life.renew
+        self.fail, self.sleep = life.fail, life.sleep
         self.relay, self.ask_task, self.release_task = calls.relay, calls.ask_task, calls.release_task
         self.watch_resources, self.unwatch_resources = changes.watch_resources, changes.unwatch_resources
         self.read_skills, self.heard = changes.read_skills, changes.heard
@@ -105,29 +105,14 @@ class Backend(MountedServer):
         return self.room.running
 
     @property
-    def calls_total(self) -> int:
-        """All calls that were ever sent."""
-        return self.room.total
-
-    @property
     def tools(self) -> int:
         """How many tools it offers here."""
         return self.catalogue.count("tools")
 
     @property
-    def pool(self) -> Pool:
-        """The conversations that belong to a front each."""
-        return self._conversations.pool
-
-    @property
-    def per(self) -> Per:
-        """Who shares a conversation."""
-        return self._conversations.per
-
-    @property
     def pid(self) -> int | None:
         """The process of its own conversation, if it is a child."""
-        main = self._conversations.main
+        main = self.conversations.main
         return main.pid if main is not None else None
 
     @property
@@ -145,48 +130,9 @@ class Backend(MountedServer):
         prefix = self.prefix
         return not prefix.text or name.startswith(prefix.name("")) or prefix.inner_uri(name) is not None or not name
 
-    def watch(self, changed: Callable[[Transition], None]) -> Callable[[], None]:
-        """Call `changed` after each change of the state. Returns the function that ends it."""
-        return self._state.watch(changed)
-
-    async def ready(self, seconds: float) -> None:
-        """Wait until it is connected, or has failed; at most so many seconds."""
-        await self._state.ready(seconds)
-
-    # -- its life: see `BackendSupervision` ---------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Begin to connect, if it has not begun. Returns at once: `state` tells what became of it."""
-        await self._supervision.start()
-
-    async def stop(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
-        """Take no new calls, let those under way finish within `timeout` seconds, then end all conversations."""
-        await self._supervision.stop(reason, timeout)
-
-    async def restart(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
-        """End it as `stop` does, and start it again. What it offers stays listed."""
-        await self._supervision.restart(reason, timeout)
-
-    async def renew(
-        self, reason: str, target: Target | None = None, *, timeout: float = DRAIN_SECONDS, overlap: bool = True
-    ) -> None:
-        """Start it again without a gap, and, with `target`, elsewhere. Raises PeerError if the next one does not open.
-
-        Then nothing has changed. Without `overlap`, or if it is not connected, this is `restart`.
-        """
-        await self._supervision.renew(reason, target, timeout, overlap)
-
-    def fail(self, reason: str) -> None:
-        """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
-        self._supervision.fail(reason)
-
-    async def sleep(self) -> None:
-        """End it until somebody needs it. Does nothing while it has calls, subscriptions or tasks."""
-        await self._supervision.sleep()
-
     async def ping(self, within: float) -> str | None:
         """Ask whether it still answers, and how it is (MGP §11.3; None if it does not say). Raises PeerError."""
-        main = self._conversations.main
+        main = self.conversations.main
         if main is None:
             raise PeerGone(f"server {self.id!r} is not connected")
         if self.said is not None and "lifecycle" in self.said.sections:
@@ -203,31 +149,31 @@ class Backend(MountedServer):
 
     def on_channel_ended(self, channel: Channel, reason: PeerGone) -> None:
         """The backend has left this conversation."""
-        if channel is self._conversations.main:
+        if channel is self.conversations.main:
             self._supervision.main_gone.set()
             return
         self._state.note = self.hidden(reason.message)
-        self._conversations.lost(channel, reason)
+        self.conversations.lost(channel, reason)
         self._changes.lost(channel.front)
 
     async def tell_decisions(self) -> None:
         """Somebody has decided about permissions: the server is told in every conversation that is open."""
-        told = [channel.grants.refresh() for channel in self._conversations.all() if channel.grants is not None]
+        told = [channel.grants.refresh() for channel in self.conversations.all() if channel.grants is not None]
         await asyncio.gather(*told)
 
     def on_session_closed(self, session: Session) -> None:
         """A front has left."""
-        self._conversations.on_session_closed(session)
+        self.conversations.on_session_closed(session)
         self._changes.on_session_closed(session)
 
     def credential_ended(self, credential: str) -> None:
         """A key or token has been revoked, or has expired."""
         if credential:
-            self._conversations.credential_ended(credential)
+            self.conversations.credential_ended(credential)
 
     def roots_changed(self, session: Session) -> None:
         """A front has other roots than before: its own conversations are told."""
-        for channel in self.pool.all():
+        for channel in self.conversations.pool.all():
             if channel.front is not None and channel.front.session is session and not channel.stateless:
                 channel.conversation.notify_soon("notifications/roots/list_changed", {})
 
@@ -248,6 +194,9 @@ SKILLS_SECONDS: Final = 5.0
 """How old a list of skills may be."""
 
 LIFECYCLE: Final = "notifications/mgp.lifecycle"
+
+SHARED: Final = "shared"
+"""Stands for all fronts, where they share one conversation."""
 
 # A notification of a backend, and the lists that it says have changed.
 CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -270,7 +219,9 @@ class Changes:
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations
         self._catalogue, self._subscriptions = catalogue, subscriptions
-        self._watching = Watching(conversations.of, self._watch_group)
+        self._watching = Watching(
+            conversations.of, lambda front: SHARED if conversations.per == "shared" else front.key
+        )
         self._skills_read = 0.0
         self._tasks = BackgroundTasks()
 
@@ -278,15 +229,10 @@ class Changes:
         """The backend ends."""
         self._tasks.cancel()
 
-    async def listen(self, main: Channel) -> None:
-        """Have it tell what changes, and ask again for what its fronts want to hear of."""
-        await self._want_changes(main)
-        await self._watching.repeat(main, SHARED)
-
-    async def listen_for(self, channel: Channel, front: Front) -> None:
-        """The same in the conversation of a front."""
+    async def listen(self, channel: Channel, group: Hashable = SHARED) -> None:
+        """Have it tell what changes, and ask again for what its fronts want to hear of, or the one front of `group`."""
         await self._want_changes(channel)
-        await self._watching.repeat(channel, front.key)
+        await self._watching.repeat(channel, group)
 
     def heard(self, channel: Channel, method: str, params: Json) -> None:
         """A notification came that belongs to no call."""
@@ -348,9 +294,6 @@ class Changes:
     def _inner(self, uris: Collection[str]) -> list[str]:
         return [inner for uri in uris if (inner := self._server.prefix.inner_uri(uri)) is not None]
 
-    def _watch_group(self, front: Front) -> Hashable:
-        return SHARED if self._conversations.per == "shared" else front.key
-
     def _announce_update(self, channel: Channel, uri: str) -> None:
         """Tell who asked, and nobody else: other fronts have other conversations, with other contents."""
         outer, front = self._server.prefix.uri(uri), channel.front
@@ -365,8 +308,7 @@ class Changes:
 
     def _hears(self, front: Front, session: Session, who: PeerIdentity | None) -> bool:
         """Whether who asked may hear what the conversation of a front tells. Its other keys may have fewer rights."""
-        is_open = self._server.open_to is None or self._server.open_to(session, who)
-        return is_open and may_act_for(who, front.caller)
+        return (self._server.open_to is None or self._server.open_to(session, who)) and may_act_for(who, front.caller)
 
     async def _want_changes(self, channel: Channel) -> None:
         capabilities = self._server.capabilities
@@ -391,17 +333,12 @@ def _watcher(call: Call) -> Front:
 # -- Which resources of a backend its fronts want to hear of. They are asked for again in a new conversation.
 
 
-SHARED = "shared"
-"""Stands for all fronts, where they share one conversation."""
-
-
+@dataclass(slots=True, eq=False)
 class Watched:
     """The URIs, as the backend knows them, that one front wants to hear of, and how often it said so."""
 
-    __slots__ = ("front", "uris")
-
-    def __init__(self, front: Front) -> None:
-        self.front, self.uris = front, Counter[str]()
+    front: Front
+    uris: Counter[str] = field(default_factory=Counter[str])
 
 
 class Watching:

@@ -213,15 +213,12 @@ def quote_lines(text: str, longest: int, most_lines: int) -> str:
 
     So none of its lines can be taken for a line of ours, and none of ours is scrolled out of sight.
     """
-    lines = [line for line in map(_clean_line, text[:longest].splitlines()) if line]
+    clean = (remove_hidden(line, keep="\t").strip() for line in text[:longest].splitlines())
+    lines = [line for line in clean if line]
     more = "" if len(text) <= longest else f" … ({len(text) - longest} more characters are left out)"
     if len(lines) > most_lines:
         lines, more = lines[:most_lines], f" … ({len(lines) - most_lines} more lines are left out)"
     return f"\n{QUOTE_MARK}".join(lines) + more
-
-
-def _clean_line(line: str) -> str:
-    return remove_hidden(line, keep="\t").strip()
 
 
 def _on_one_line(value: Any, member: str = "") -> Any:

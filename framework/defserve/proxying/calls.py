@@ -68,10 +68,8 @@ class Calls:
         try:
             front, conversations = front_of(call), self._conversations
             held = self._context.held.take_channel(get_held_handle(rounds, server.id)) if rounds is not None else None
-            if held is not None:
-                channel = held.channel
-            else:
-                channel = conversations.at_hand(front) or await self._open_channel(call, front)
+            known = conversations.at_hand(front) if held is None else held.channel
+            channel = known or await self._open_channel(call, front)
             relayed = RelayedCall(self._context, call, channel, front, rounds)
             if held is not None:
                 channel.begin(relayed)
@@ -333,9 +331,8 @@ class HeldChannels:
     def hold_channel(self, channel: Channel, exchange: RelayedCall, seconds: float = HELD_SECONDS) -> str | None:
         """Keep a conversation; its handle. None if there is no room: then it ends."""
         caller = _caller(channel)
-        if len(self._held) >= self._most:
-            return None
-        if sum(_caller(held.channel) == caller for held in self._held.values()) >= self._share:
+        own = sum(_caller(held.channel) == caller for held in self._held.values())
+        if len(self._held) >= self._most or own >= self._share:
             return None
         handle = token_urlsafe(16)
         timer = asyncio.get_running_loop().call_later(seconds, self.release, handle)

@@ -331,8 +331,7 @@ class BackendCatalogue:
                 problems.append(f"{kind[:-1]} {str(name)[:100]!a} is left out: {problem}")
 
     def _takes(self, name: str, raw: Json) -> bool:
-        transform = self._transform
-        is_shown = transform is None or transform.takes(name, tags_in(raw, TAGS_KEYS))
+        is_shown = self._transform is None or self._transform.takes(name, tags_in(raw, TAGS_KEYS))
         return is_shown and self._choice.takes(name)
 
     def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
@@ -449,19 +448,11 @@ class BackendCatalogue:
                 log.warning("server %r: %s", self._backend.id, problem)
 
 
-def _resource(backend: Backend, uri: str, raw: Json) -> RemoteResource:
-    return RemoteResource(backend, uri, raw)
-
-
-def _template(backend: Backend, uri: str, raw: Json) -> RemoteResource:
-    return RemoteResource(backend, uri, raw, template_of(uri))
-
-
 MAKERS: Final[dict[str, Callable[[Backend, str, Json], Any]]] = {
     "tools": RemoteTool,
     "prompts": RemotePrompt,
-    "resources": _resource,
-    "templates": _template,
+    "resources": RemoteResource,
+    "templates": lambda backend, uri, raw: RemoteResource(backend, uri, raw, template_of(uri)),
     "skills": RemoteSkill,
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic_core import to_json
@@ -103,7 +104,7 @@ class Channel:
             link.on_hang_up = self._hung_up
         self.conversation = ClientConversation(
             link,
-            on_request=self._answer_request,
+            on_request=self.answer_request,
             on_notification=self._heard,
             on_gone=self._on_peer_gone,
             shown=lambda data: self._owner.secrets.hidden(data.decode(errors="replace")),
@@ -189,9 +190,13 @@ class Channel:
 
     def lacks_level(self, level: str | None) -> bool:
         """Whether a server of the handshake era has yet to be told to send logs of this level."""
-        if level is None or level == self.level or self.terms.stateless or "logging" not in self.terms.capabilities:
-            return False
-        return self.level is None or RANK[self.level] > RANK[level]
+        return (
+            level is not None
+            and level != self.level
+            and not self.terms.stateless
+            and "logging" in self.terms.capabilities
+            and (self.level is None or RANK[self.level] > RANK[level])
+        )
 
     def send_only(self, method: str, params: Json, offers: Json) -> None:
         """A request whose answer nobody waits for."""
@@ -210,13 +215,14 @@ class Channel:
 
     # -- what the server says ----------------------------------------------------------------------------
 
-    async def _answer_request(self, request: Request) -> Any:
-        """A request that does not say which call it belongs to: it is that of the call that began last."""
+    async def answer_request(self, request: Request, within: RelayedCall | None = None) -> Any:
+        """The answer to a request. One that came within no call belongs to the one that began last."""
         if request.method == "ping":
             return {}
         if self.grants is not None and request.method not in QUESTIONS:
-            return self.grants.reply(request.method, request.params, None)
-        return await self._answer_question(request, self._ask_last(request), next(reversed(self.exchanges), None))
+            return self.grants.reply(request.method, request.params, None if within is None else within.call)
+        asking = self._ask_last(request) if within is None else within.ask(request.method, request.params)
+        return await self._answer_question(request, asking, within or next(reversed(self.exchanges), None))
 
     async def _answer_question(
         self, request: Request, asking: Coroutine[Any, Any, Any], exchange: RelayedCall | None
@@ -225,7 +231,7 @@ class Channel:
         try:
             if (needed := QUESTIONS.get(request.method)) not in self.offers:
                 if needed is not None and exchange is not None:
-                    exchange.note_missing_capability(needed)
+                    exchange.lacks = needed
                 raise MethodNotFound(f"Method not found: {request.method} (this client did not offer it)")
             if self.front is not None and not self.front.is_known and is_confirmation(request.method, request.params):
                 raise ProtocolError(NO_YES)
@@ -243,7 +249,10 @@ class Channel:
     async def _ask_last(self, request: Request) -> Any:
         if not self.exchanges and self.front is not None and self.front.session is not None:
             params = with_asker(self._owner.id, request.method, self._owner.secrets.clean(request.params))
-            return await _ask_session(self.front, request.method, params)
+            try:
+                return await self.front.session.request(request.method, params, identity=self.front.caller)
+            except PeerError as error:
+                raise ProtocolError(error.message, code=error.code, data=error.data) from None
         if not self.exchanges:
             # Some servers ask as soon as they are opened. The call that opened them comes in a moment.
             began = self._began = self._began or asyncio.Event()
@@ -253,14 +262,6 @@ class Channel:
             except TimeoutError:
                 raise ProtocolError("no call is under way, so there is nobody to ask") from None
         return await next(reversed(self.exchanges)).ask(request.method, request.params)
-
-    async def answer_in(self, exchange: RelayedCall, request: Request) -> Any:
-        """The answer to a request that came within a call."""
-        if request.method == "ping":
-            return {}
-        if self.grants is not None and request.method not in QUESTIONS:
-            return self.grants.reply(request.method, request.params, exchange.call)
-        return await self._answer_question(request, exchange.ask(request.method, request.params), exchange)
 
     def heard_in(self, exchange: RelayedCall, method: str, params: Json) -> None:
         """A notification came within a call."""
@@ -279,21 +280,20 @@ class Channel:
 
     def _hung_up(self, id: Id) -> None:
         """The server has ended the response of a call, which goes on: so does ours, and our client comes back too."""
+        if (exchange := self._find_exchange(id)) is not None:
+            exchange.call.root.hang_up()
+
+    def _find_exchange(self, id: Any) -> RelayedCall | None:
         follower = self.conversation.follower(id)
-        for exchange in self.exchanges:
-            if exchange is follower:
-                exchange.hang_up()
-                return
+        return next((exchange for exchange in self.exchanges if exchange is follower), None)
 
     def _readers(self, params: Json) -> Collection[RelayedCall]:
         """The calls that a log message belongs to: the one that it names by its progress token, or one of each caller.
 
         Several callers must not read each other's, unless the operator lets them share this conversation.
         """
-        named = self.conversation.follower(object_of(params.get("_meta")).get("progressToken"))
-        for exchange in self.exchanges:
-            if exchange is named:
-                return (exchange,)
+        if (named := self._find_exchange(object_of(params.get("_meta")).get("progressToken"))) is not None:
+            return (named,)
         readers = {exchange.listener: exchange for exchange in self.exchanges}
         return readers.values() if self.front is not None or len(readers) == 1 or self._owner.is_shared else ()
 
@@ -311,14 +311,6 @@ class Channel:
 async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
     with suppress(PeerError):
         await work
-
-
-async def _ask_session(front: Front, method: str, params: Json) -> Any:
-    assert front.session is not None
-    try:
-        return await front.session.request(method, params, identity=front.caller)
-    except PeerError as error:
-        raise ProtocolError(error.message, code=error.code, data=error.data) from None
 
 
 # -- What a backend is asked to tell in one conversation: changes of its lists, and of single resources.
@@ -422,11 +414,7 @@ class Updates:
 
     def _reopen(self) -> None:
         self._stream = None
-        self._tasks.start(self._retry_want())
-
-    async def _retry_want(self) -> None:
-        with suppress(PeerError):
-            await self.want()
+        self._tasks.start(_quietly(self.want()))
 
 
 # -- Who is served: which calls may share one conversation with a backend.
@@ -465,17 +453,13 @@ class Front(NamedTuple):
         return self.caller.credential if self.caller is not None else ""
 
 
+@dataclass(slots=True, eq=False)
 class KnownFront:
     """The front of the last call of a session. The next one mostly has the same sender and the same terms."""
 
-    __slots__ = ("terms", "identity", "front")
-
-    terms: object
-    identity: object
-    front: Front | None
-
-    def __init__(self) -> None:
-        self.front = None
+    terms: object = None
+    identity: object = None
+    front: Front | None = None
 
 
 def front_of(call: Call) -> Front:

@@ -136,7 +136,10 @@ class Conversations:
 
     def _front_offer(self) -> dict[str, dict[str, Any]]:
         """What the conversations of fronts offer of MGP."""
-        return permission_offer(self._server.said) if self._server.decides is not None else {}
+        said = self._server.said
+        if self._server.decides is None or said is None or not permissions_of(said):
+            return {}
+        return mgp_offer((next(name for name in EXTENSIONS if name in said.extensions),))
 
     def _own_offer(self) -> dict[str, dict[str, Any]]:
         """What the backend's own conversation offers of MGP."""
@@ -177,7 +180,11 @@ class Conversations:
         return pool
 
     async def _open_for(self, front: Front) -> Channel:
-        await self._may_open(front)
+        wait = self._restarts.wait(front.key)
+        if isinstance(wait, RestartRefusal):
+            raise boundary.not_connected(self._server.id, "error", f"{wait.reason}: {wait.text}")
+        if wait:  # its process failed, and may have the next one then
+            await asyncio.sleep(wait)
         try:
             channel = await self.open(front)
         except PeerError as error:
@@ -191,14 +198,6 @@ class Conversations:
             await channel.aclose()
             raise
         return channel
-
-    async def _may_open(self, front: Front) -> None:
-        """Wait for the time when a front whose process failed may have the next one. Raises if there is none."""
-        wait = self._restarts.wait(front.key)
-        if isinstance(wait, RestartRefusal):
-            raise boundary.not_connected(self._server.id, "error", f"{wait.reason}: {wait.text}")
-        if wait:
-            await asyncio.sleep(wait)
 
     def _record_failure(self, front: Front | None) -> None:
         if front is not None and front.key is not None and self._server.target.isolates:
@@ -343,7 +342,8 @@ class Pool:
 
     def _make_room(self, front: Front) -> None:
         """End an idle conversation if there are too many: one of the same caller, or of the one with the most."""
-        each, share = self._by_principal(), -(-self.most * SHARE_OF_ONE // 4)
+        each = self._opening_for + Counter(_principal(channel) for channel in self.all())
+        share = -(-self.most * SHARE_OF_ONE // 4)
         is_greedy = each[front.principal] >= share
         if len(self) < self.most and not is_greedy:
             return
@@ -359,10 +359,6 @@ class Pool:
             )
             raise too_busy(self._id, most or f"all of its {self.most} conversations are in use")
         self._end(self._channels.pop(min(idle, key=lambda one: one[:2])[2]))
-
-    def _by_principal(self) -> Counter[str]:
-        """How many conversations each caller has."""
-        return self._opening_for + Counter(_principal(channel) for channel in self.all())
 
     def _end(self, channel: Channel) -> None:
         if channel.front is not None:
@@ -399,14 +395,6 @@ Decide: TypeAlias = "Callable[[Call | None, Iterable[str]], Mapping[str, Permiss
 EXTENSIONS: Final = ("permissions", "security")
 """Those that have permissions. The first promises nothing else."""
 TELL_SECONDS: Final = 5.0
-DECIDED_BY: Final = "kernel"
-
-
-def permission_offer(said: SaidMgp | None) -> dict[str, dict[str, Any]]:
-    """What the conversation of a front offers a server that has said this of itself."""
-    if said is None or not permissions_of(said):
-        return {}
-    return mgp_offer((next(name for name in EXTENSIONS if name in said.extensions),))
 
 
 def permissions_of(said: SaidMgp) -> tuple[str, ...]:
@@ -435,7 +423,7 @@ class ChannelGrants:
             if changed := {name: grant for name, grant in decided.items() if self._told.get(name) != grant}:
                 # A server that does not answer is not asked twice: what it may not do is refused here in any case.
                 with suppress(PeerTimeout):
-                    await tell_grants(self._send, str(uuid4()), changed, DECIDED_BY)
+                    await tell_grants(self._send, str(uuid4()), changed, "kernel")
                 self._told.update(changed)
 
     async def refresh(self) -> None:

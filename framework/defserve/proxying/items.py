@@ -329,8 +329,7 @@ class RemoteResource(OfBackend, Resource):
             mime_type=text_of(raw.get("mimeType")),
             timeout=backend.timeout,
         )
-        function = RelayedFunction(uri, RawArguments({}), self._send)
-        super().__init__(uri, options, function, template, None)
+        super().__init__(uri, options, RelayedFunction(uri, RawArguments({}), self._send), template, None)
         if uri.startswith(SCHEME):
             self.facets[APPS] = FOR_VIEWS
 
@@ -351,11 +350,10 @@ class RemoteResource(OfBackend, Resource):
             raise ResourceNotFound(uri) from None  # its code depends on the version of the front
         if not is_array(found.get("contents")):
             raise make_malformed_error(self.backend.id, "contents")
-        hints = dialect_cache_hints(dialect)
         told = shape_result(prefix_contents(found, prefix), dialect)
         if call.terms.offer is not None and offers_apps(call.terms.offer.capabilities):
             told = {**told, "contents": [self._add_server_key(content) for content in told["contents"]]}
-        return {**hints, **told}
+        return {**dialect_cache_hints(dialect), **told}
 
     def _add_server_key(self, content: Any) -> Any:
         """A content that says whose it is, for a host of views. What it says itself does not count."""

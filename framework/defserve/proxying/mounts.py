@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Hashable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -118,9 +118,6 @@ class Mounts(Extension):
         is_named = isinstance(view, FrontView) and view.names_servers and item.server_id is not None
         return {"_meta": {SERVER_KEY: item.server_id}} if is_named else {}
 
-    def lifespan(self) -> AbstractAsyncContextManager[None]:
-        return self._serving()
-
     def session_closed(self, session: Session) -> None:
         for backend in self.backends.values():
             backend.on_session_closed(session)
@@ -136,7 +133,7 @@ class Mounts(Extension):
         return self
 
     @asynccontextmanager
-    async def _serving(self) -> AsyncGenerator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         if self._loop is not None:
             raise UsageError(
                 "a server with mounted servers is already served on another event loop",
@@ -296,9 +293,8 @@ class RemoteSkills:
         dialect, visible = dialect_of(call), call.session.composition.visible
         listed = self._registry.get(uri)
         if isinstance(listed, RemoteSkill):
-            if not visible(call, listed):
-                return None
-            return {**dialect_cache_hints(dialect), "skill": listed.entry(dialect)}
+            is_shown = visible(call, listed)
+            return {**dialect_cache_hints(dialect), "skill": listed.entry(dialect)} if is_shown else None
         backend = self._owner(call, uri)
         if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
             return None
@@ -314,7 +310,8 @@ class RemoteSkills:
         backend = self._owner(call, uri)
         if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
             return None
-        if not _get_skills_capability(backend).get("directoryRead"):
+        skills = object_of(object_of(backend.capabilities.get("extensions")).get(EXTENSION))
+        if not skills.get("directoryRead"):
             return None
         params = {"uri": inner} if cursor is None else {"uri": inner, "cursor": cursor}
         found = await _ask(backend, call, backend.relay(call, "resources/directory/read", params))
@@ -331,7 +328,9 @@ class RemoteSkills:
             return None  # it is there, and not for this caller
         if known is not None:
             return known.backend  # pyright: ignore[reportReturnType]
-        return self._backends.owner(uri, lambda one: _is_offered(one) and one.serves(call))
+        return self._backends.owner(
+            uri, lambda one: EXTENSION in object_of(one.capabilities.get("extensions")) and one.serves(call)
+        )
 
     def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> RemoteSkill | None:
         for place in (uri, *manifests_above(uri)):
@@ -346,11 +345,3 @@ async def _ask(backend: Backend, call: Call, work: Coroutine[Any, Any, Json]) ->
     dialect, seconds = dialect_of(call), backend.timeout or call.session.composition.limits.tool
     found = await call.engine.within(call, seconds, work)
     return {**dialect_cache_hints(dialect), **shape_result(found, dialect)}
-
-
-def _get_skills_capability(backend: Backend) -> Json:
-    return object_of(object_of(backend.capabilities.get("extensions")).get(EXTENSION))
-
-
-def _is_offered(backend: Backend) -> bool:
-    return EXTENSION in object_of(backend.capabilities.get("extensions"))

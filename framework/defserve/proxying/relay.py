@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from defserve.proxying.calls import HeldChannels
     from defserve.proxying.channel import Front
     from defserve.proxying.mounted import MountedServer
-    from defserve.proxying.targets import Secrets
 
 
 COMPLETE: Final = "complete"
@@ -66,8 +65,8 @@ class RelayedCall:
     """
 
     __slots__ = (
-        "call", "channel", "front", "server", "token", "task_handle",
-        "_context", "_rounds", "_work", "_is_held", "_lacks", "_progress",
+        "call", "channel", "front", "server", "token", "task_handle", "lacks",
+        "_context", "_rounds", "_work", "_is_held", "_progress",
     )  # fmt: skip
 
     def __init__(
@@ -79,7 +78,8 @@ class RelayedCall:
         self.token: Any = None
         self._work: ParkedWork | None = None
         self._is_held = False
-        self._lacks: str | None = None
+        self.lacks: str | None = None
+        """What the backend asked for, and the front did not offer."""
         self._progress = -inf
 
     async def run(self, method: str, params: Json) -> Json:
@@ -126,8 +126,8 @@ class RelayedCall:
         finally:
             if not self._is_held:
                 channel.end(self)
-        if self._lacks is not None and result.get("isError") is True:
-            result["_meta"] = {**object_of(result.get("_meta")), ERROR_KEY: no_back_channel({self._lacks: {}})}
+        if self.lacks is not None and result.get("isError") is True:
+            result["_meta"] = {**object_of(result.get("_meta")), ERROR_KEY: no_back_channel({self.lacks: {}})}
         if not stateless:
             for member in ROUNDS:
                 # They mean nothing in its era. A front of the other one would take them for ours.
@@ -171,8 +171,7 @@ class RelayedCall:
     async def _as_task(self, method: str, params: Json) -> Json:
         """A call that can only be a task: we take the task, and give its result as that of the call."""
         channel, offers = self.channel, with_tasks(self.front.offers)
-        passed = self._build_backend_meta()
-        request = channel.with_meta(params, passed, offers, log_threshold(self.call))
+        request = channel.with_meta(params, self._build_backend_meta(), offers, log_threshold(self.call))
         result = self._result(await channel.forward(method, request, self))
         if result.get("resultType", COMPLETE) != COMPLETE:
             result = await self._in_rounds(method, request, result, is_wanted=True)
@@ -191,7 +190,7 @@ class RelayedCall:
             self.abandon(created)
             raise
         if found.get("status") == "failed":
-            raise boundary.make_relayed_error(self.server.id, object_of(found.get("error")), self._secrets)
+            raise boundary.make_relayed_error(self.server.id, object_of(found.get("error")), self.server.secrets)
         if found.get("status") == "cancelled":
             raise boundary.Misbehaved(f"server {self.server.id!r} cancelled the call")
         return object_of(found.get("result"))
@@ -206,7 +205,7 @@ class RelayedCall:
             raise
 
     async def _answers(self, asked: Json) -> Json:
-        return await self._ask_front(self._check_questions(object_of(self._secrets.clean(asked))))
+        return await self._ask_front(self._check_questions(object_of(self.server.secrets.clean(asked))))
 
     async def _ask_front(self, requests: dict[str, Json]) -> Json:
         """The front's answers to questions that were checked and name who asks."""
@@ -218,7 +217,7 @@ class RelayedCall:
         """The result after further rounds, if the first one asks. `is_wanted`: we asked for a task ourselves."""
         waits, rounds = can_wait(self.call), 1
         while (kind := result.get("resultType", COMPLETE)) == "input_required":
-            requests = self._check_questions(object_of(self._secrets.clean(result.get("inputRequests"))))
+            requests = self._check_questions(object_of(self.server.secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
                 kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold_channel()}
@@ -321,11 +320,11 @@ class RelayedCall:
 
     def on_request(self, request: Request) -> Coroutine[Any, Any, Any]:
         """The backend asks something within this call."""
-        return self.channel.answer_in(self, request)
+        return self.channel.answer_request(request, self)
 
     async def ask(self, method: str, params: Json) -> Any:
         """Have the front answer a question of the backend."""
-        params = with_asker(self.server.id, method, self._secrets.clean(params))
+        params = with_asker(self.server.id, method, self.server.secrets.clean(params))
         if self._work is not None:
             return await self._work.ask(method, params, ACCEPTABLE[method])
         return await ask_front(self.call, method, params)
@@ -340,10 +339,10 @@ class RelayedCall:
         """A notification came that belongs to this call."""
         call = self.call
         if method == "notifications/message":
-            pass_on_log(call, self._secrets.hidden_in(params))
+            pass_on_log(call, self.server.secrets.hidden_in(params))
         elif method == "notifications/progress" and (token := progress_token(call)) is not None:
             self._on_progress(params.get("progress"))
-            told = {**self._secrets.clean(params), "progressToken": token}
+            told = {**self.server.secrets.clean(params), "progressToken": token}
             if "progress_message" not in dialect_of(call).has:
                 told.pop("message", None)
             call.notify(method, told, replaces=("progress", token))
@@ -359,18 +358,6 @@ class RelayedCall:
     def listener(self) -> object:
         """Whose call it is. Who has several calls hears a message once."""
         return self.front.key or self
-
-    def hang_up(self) -> None:
-        """End the response of the front, where it can come back for the rest."""
-        self.call.root.hang_up()
-
-    def note_missing_capability(self, capability: str) -> None:
-        """The backend asked for what the front did not offer."""
-        self._lacks = capability
-
-    @property
-    def _secrets(self) -> Secrets:
-        return self.server.secrets
 
     def _result(self, reply: Reply) -> Json:
         if reply.error is not None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 DRAIN_SECONDS: Final = 30.0
 RETIRE_POLL_SECONDS: Final = 0.05
 TELL_SECONDS: Final = 1.0
-SHUTDOWN: Final = "mgp/lifecycle/shutdown"
 
 log = logging.getLogger("defserve.proxying")
 
@@ -66,7 +65,7 @@ class BackendSupervision:
             self._state.enter("connecting", "started")
             self._begin()
 
-    async def stop(self, reason: str, timeout: float) -> None:
+    async def stop(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
         """Take no new calls, let those under way finish within `timeout` seconds, then end all conversations.
 
         Who is cancelled meanwhile does not wait for the calls. It ends all the same.
@@ -81,7 +80,7 @@ class BackendSupervision:
             if self._state.now != "disconnected":
                 self._state.enter("disconnected", reason)
 
-    async def restart(self, reason: str, timeout: float) -> None:
+    async def restart(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
         """End it as `stop` does, and start it again. What it offers stays listed. Who is cancelled has stopped it."""
         try:
             await self._drain(reason, timeout)
@@ -94,7 +93,9 @@ class BackendSupervision:
         self._state.enter("restarting", reason)
         self._begin()
 
-    async def renew(self, reason: str, target: Target | None, timeout: float, overlap: bool) -> None:
+    async def renew(
+        self, reason: str, target: Target | None = None, *, timeout: float = DRAIN_SECONDS, overlap: bool = True
+    ) -> None:
         """Start it again without a gap: open the next one, give it the new calls, and let the others finish.
 
         With another `target`, it is that from now on. Raises PeerError if the next one does not open; then nothing has
@@ -126,7 +127,7 @@ class BackendSupervision:
                 # It was stopped before its lists were read.
                 self._catalogue.clear()
             return
-        retiring = self._retire_soon(*conversations.replace(main), reason, timeout)
+        retiring = self._retiring.start(self._retire(*conversations.replace(main), reason, timeout))
         server.learn(main.terms)
         await self._changes.listen(main)
         self._forget_restarts()
@@ -188,9 +189,6 @@ class BackendSupervision:
             await self._room.empty(timeout)
             await self._tell_end(self._conversations.main, reason)
 
-    def _retire_soon(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> asyncio.Task[None]:
-        return self._retiring.start(self._retire(main, pool, reason, timeout))
-
     async def _retire(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> None:
         """End conversations that take no new calls, when those under way are done or the time is over."""
         channels = [*pool.all(), *([main] if main is not None else [])]
@@ -212,7 +210,8 @@ class BackendSupervision:
             return
         known = reason if reason in REASONS else DEFAULT_REASON
         with suppress(PeerError):
-            await main.request(SHUTDOWN, {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}, TELL_SECONDS)
+            params = {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}
+            await main.request("mgp/lifecycle/shutdown", params, TELL_SECONDS)
 
     async def _close(self) -> None:
         self._changes.stop()

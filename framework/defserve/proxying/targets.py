@@ -68,9 +68,7 @@ class Secrets:
         return tuple(to_json(value).decode()[1:-1] for value in self.sure)
 
     def hidden(self, text: str) -> str:
-        for value in self.values:
-            text = text.replace(value, MASK)
-        return redact_text(text, limit=MAX_TEXT_LENGTH, multiline=True)
+        return redact_text(self.hidden_in(text), limit=MAX_TEXT_LENGTH, multiline=True)
 
     def hidden_in(self, value: Any) -> Any:
         """A JSON value without the secrets. Nothing else of it changes."""

@@ -34,9 +34,11 @@ class AwaitedCalls:
 
     def is_deferred(self, start: int, name: str) -> bool:
         """Whether the call at this position is awaited: there, by a function that gathers, or by its contract."""
-        if name == ASYNCHRONOUS or start in self._find_gathered_calls:
-            return True
-        return _AWAIT.search(self._source, max(0, start - 64), start) is not None
+        return (
+            name == ASYNCHRONOUS
+            or start in self._find_gathered_calls
+            or _AWAIT.search(self._source, max(0, start - 64), start) is not None
+        )
 
     def line(self, start: int) -> int:
         """The line of a position, from 1."""

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -123,11 +124,7 @@ class Program:
 
     def start(self) -> Pause | Outcome:
         """Run to the first pause, or to the end."""
-        return self._advance({})
-
-    def resume(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
-        """Go on with answers to calls, by their ids, to the next pause or to the end."""
-        return self._advance(answers)
+        return self.resume({})
 
     def park(self) -> int:
         """Give the process back while the program waits. Returns the bytes that are kept instead."""
@@ -152,17 +149,15 @@ class Program:
         with self._turn:
             self._kept = None
             if (worker := self._worker) is not None:
-                try:
-                    with worker.limit_time(LEAVE_SECONDS):
-                        self._send(worker, frames.LEAVE, {}, LEAVE_SECONDS)
-                        worker.receive({frames.LEAVE: 0})
-                except WorkerGone:
-                    pass
+                with suppress(WorkerGone), worker.limit_time(LEAVE_SECONDS):
+                    self._send(worker, frames.LEAVE, {}, LEAVE_SECONDS)
+                    worker.receive({frames.LEAVE: 0})
                 self._release_worker()
 
     # -- turns -------------------------------------------------------------------------------------------
 
-    def _advance(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
+    def resume(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
+        """Go on with answers to calls, by their ids, to the next pause or to the end."""
         with self._turn:
             if self._ended is None and self._stop.stopped:
                 self._end_with(Outcome("killed", error="the program was stopped"))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -103,11 +103,9 @@ def _start(job: SandboxJob, startup: int, result: int) -> subprocess.Popen[bytes
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the process and, where fork was possible at all, its whole group; then reap it."""
-    try:
+    # One that has ended is only waiting to be reaped.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        # It has ended and is only waiting to be reaped.
-        pass
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:

@@ -79,8 +79,7 @@ def _converse(worker: MontyWorker, job: SandboxJob, printed: list[str]) -> Outco
     with worker.limit_time(seconds + PATIENCE):
         worker.send(frames.RUN, frames.join_parts(task))
         while True:
-            most = {frames.PRINTED: room, frames.OUTCOME: limits.output_bytes + ENVELOPE}
-            kind, data = worker.receive(most)
+            kind, data = worker.receive({frames.PRINTED: room, frames.OUTCOME: limits.output_bytes + ENVELOPE})
             if kind == frames.OUTCOME:
                 return read_outcome(data)
             room -= len(data)
@@ -89,9 +88,7 @@ def _converse(worker: MontyWorker, job: SandboxJob, printed: list[str]) -> Outco
 
 def describe_end(gone: WorkerGone) -> Outcome:
     """The outcome of a program whose process is gone."""
-    if gone.timed_out:
-        return Outcome("timeout", error=EXPLANATION["timeout"])
-    return Outcome("killed", error=KILLED)
+    return Outcome("timeout", error=EXPLANATION["timeout"]) if gone.timed_out else Outcome("killed", error=KILLED)
 
 
 KILLED = "the interpreter of the program was killed"
@@ -108,6 +105,5 @@ def read_outcome(data: bytes) -> Outcome:
         raise frames.FrameError("an outcome without a status")
     if status == "ok":
         return Outcome("ok", value=from_json(text), is_repr=header.get("is_repr") is True)
-    if status == "error":
-        return Outcome("error", error=with_reason(str(error)))
-    return Outcome(status, error=EXPLANATION.get(status, KILLED))
+    said = with_reason(str(error)) if status == "error" else EXPLANATION.get(status, KILLED)
+    return Outcome(status, error=said)

@@ -49,11 +49,12 @@ MAX_FRAMES, MAX_MESSAGE, MAX_NAME = 10, 2_000, 200
 
 def main() -> None:
     reader, writer = take_pipes()
-    binary = sys.argv[1]
-    pool = Monty(
-        binary_path=binary, max_processes=1, feed_duration_limit_grace=GRACE, max_checkouts_per_worker=PROGRAMS_EACH
-    )
-    with pool:
+    with Monty(
+        binary_path=sys.argv[1],
+        max_processes=1,
+        feed_duration_limit_grace=GRACE,
+        max_checkouts_per_worker=PROGRAMS_EACH,
+    ) as pool:
         frames.send(writer, frames.READY)
         with suppress(EOFError, BrokenPipeError):
             ProgramHost(pool, reader, writer).serve()

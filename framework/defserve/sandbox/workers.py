@@ -142,17 +142,14 @@ class MontyWorker:
         with suppress(ChildProcessError, AttributeError):
             while True:
                 os.waitpid(-self.pid, 0)
-        self._await_group()
-        for file in (self._writer, self._reader):
-            with suppress(OSError):
-                file.close()
-
-    def _await_group(self) -> None:
-        """Wait a moment for what it started: killed, but not ours to reap. Who inherits it may be slow to do so."""
+        # Wait a moment for what it started: killed, but not ours to reap. Who inherits it may be slow to do so.
         with suppress(ProcessLookupError, PermissionError, AttributeError):
             for _ in range(MAX_POLLS):
                 os.killpg(self.pid, 0)
                 time.sleep(0.001)
+        for file in (self._writer, self._reader):
+            with suppress(OSError):
+                file.close()
 
 
 class Workers:

@@ -37,17 +37,14 @@ async def adopt_store(address: str, identity: ServerIdentity, secret: bytes | No
         raise UsageError("a store in memory has nothing of an earlier version", fix="name a SQLite file or a Redis")
     if not count:
         raise UsageError("the store has nothing of defserve 0.1.0 that names no server", fix="there is nothing to do")
-    await _keep_old_secret(ServerStore(store, identity), identity, secret)
+    # Keep what 0.1.0 made ids with, and see to it that new ids are made with something else.
+    part = ServerStore(store, identity)
+    old = await find_old_secret(part) if secret is None else hmac.digest(secret, _OLD_LABEL, "sha256")
+    if old is not None:
+        await part.change(StoreChange(SECRETS, put={OLD_KEY: old}, expect={OLD_KEY: None}))
+    await checkpoint_secret(part, secret, identity)
     await store.close()
     return count
-
-
-async def _keep_old_secret(store: ServerStore, identity: ServerIdentity, secret: bytes | None) -> None:
-    """Keep what 0.1.0 made ids with, and see to it that new ids are made with something else."""
-    old = await find_old_secret(store) if secret is None else hmac.digest(secret, _OLD_LABEL, "sha256")
-    if old is not None:
-        await store.change(StoreChange(SECRETS, put={OLD_KEY: old}, expect={OLD_KEY: None}))
-    await checkpoint_secret(store, secret, identity)
 
 
 def _is_unnamed(space: str) -> bool:
@@ -80,8 +77,7 @@ async def _adopt_redis(address: RedisAddress, identity: ServerIdentity) -> int:
     count = 0
     try:
         with address.raising_store_errors():
-            found = [key.decode(errors="surrogateescape") async for key in client.scan_iter(count=1000)]
-            for key in found:
+            for key in [key.decode(errors="surrogateescape") async for key in client.scan_iter(count=1000)]:
                 space = key.removeprefix(address.prefix)
                 if key.startswith(address.prefix) and _is_unnamed(space):
                     count += bool(await client.renamenx(key, identity.make_prefix(address.prefix) + space))

@@ -189,19 +189,16 @@ class ServerStore:
     def _name_space(self, space: str) -> Space:
         prefix = self._prefix
         if prefix is None:
-            prefix = self._prefix = self._unbound_prefix()
+            from defserve.stores.store import is_in_memory
+
+            if not is_in_memory(self.raw):
+                raise UsageError(
+                    f"{self._what} was given to no server, so nothing says whose values these are",
+                    fix="give it to Server(…) first; ApiKeys and DeniedTokens may name the server: server='notes'",
+                )
+            # Names stay as they are from here on, so that what was put here before a server had it is not lost.
+            prefix = self._prefix = NOBODY.make_prefix()
         return Space(prefix + space)
-
-    def _unbound_prefix(self) -> str:
-        """The names stay as they are from here on, so that what was put here before a server had it is not lost."""
-        from defserve.stores.store import is_in_memory
-
-        if is_in_memory(self.raw):
-            return NOBODY.make_prefix()
-        raise UsageError(
-            f"{self._what} was given to no server, so nothing says whose values these are",
-            fix="give it to Server(…) first; ApiKeys and DeniedTokens may name the server: server='notes'",
-        )
 
 
 def server_store(store: str | Store, identity: ServerIdentity | None, *, what: str = "this store") -> ServerStore:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from defserve.base.backoff import Backoff
@@ -228,8 +228,7 @@ class RedisStore:
         return False
 
     def _connect(self) -> tuple[_Client, _Script]:
-        made = self.address.client(socket_timeout=self._timeout, socket_connect_timeout=self._timeout)
-        client = cast(_Client, made)
+        client: _Client = self.address.client(socket_timeout=self._timeout, socket_connect_timeout=self._timeout)
         return client, client.register_script(_CHANGE)
 
 

@@ -366,14 +366,12 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN")  # so that another process cannot set the file up between two of our looks at it
     found = _format(connection)
-    _refuse_unnamed(connection, found)
     connection.execute("COMMIT")
     if found == len(MIGRATIONS):
         return
     _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     found = _format(connection)  # another process may have migrated it meanwhile
-    _refuse_unnamed(connection, found)
     migrate(connection, found)
     connection.execute("COMMIT")
 
@@ -398,7 +396,7 @@ def _refuse_unnamed(connection: sqlite3.Connection, found: int) -> None:
 
 
 def _format(connection: sqlite3.Connection) -> int:
-    """The format of the file; 0 if it is new."""
+    """The format of the file; 0 if it is new. Raises StoreUnavailable if this version cannot use it."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION and (
@@ -407,6 +405,7 @@ def _format(connection: sqlite3.Connection) -> int:
         raise StoreUnavailable("The SQLite file belongs to another application")
     if version > len(MIGRATIONS):
         raise StoreUnavailable(newer_format("The store", version, len(MIGRATIONS)))
+    _refuse_unnamed(connection, version)
     return version
 
 

@@ -18,9 +18,9 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defserve.auth import signed_tokens
 from defserve.auth.principals import Principal
-from defserve.auth.signed_tokens import ENTRY_BYTES, JWT, DeniedTokens, VerifiedToken, VerifiedTokens
-from defserve.auth.signing_keys import VerificationKey
+from defserve.auth.signed_tokens import ENTRY_BYTES, JWT, DeniedTokens
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, claims, jwk, key_set, part, pem, private_key, raw, signed
 from tests.rows import for_each_row
@@ -330,15 +330,28 @@ def test_a_signature_is_checked_once_and_the_claims_of_each_caller_are_its_own(m
     assert decoded == [good, bad]
 
 
-def test_what_is_remembered_of_tokens_is_bounded_in_bytes() -> None:
-    kept, key = VerifiedTokens(100 * ENTRY_BYTES), VerificationKey(b"", frozenset())
-    for number in range(1_000):
-        kept.store_token(f"token-{number}", VerifiedToken(None, "ES256", key))
-    assert sum(kept.find(f"token-{number}") is not None for number in range(1_000)) == 100
-    kept.store_token("large", VerifiedToken(None, "ES256", key, b"x" * 99 * ENTRY_BYTES))
-    assert kept.find("large") is not None and kept.find("token-999") is None
-    kept.store_token("larger", VerifiedToken(None, "ES256", key, b"x" * 100 * ENTRY_BYTES))
-    assert kept.find("larger") is None
+def test_what_is_remembered_of_tokens_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jwt
+
+    decoded: list[str] = []
+
+    def decode(token: str, *args: Any, **options: Any) -> Any:
+        decoded.append(token)
+        return original(token, *args, **options)
+
+    original = jwt.decode
+    monkeypatch.setattr(jwt, "decode", decode)
+    for bound in ("GOOD_BYTES", "BAD_BYTES"):
+        monkeypatch.setattr(signed_tokens, bound, 8 * ENTRY_BYTES)
+    verifier = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER)
+    for make in (lambda number: signed(claims(jti=str(number))), lambda number: signed(claims(aud=str(number)))):
+        tokens = [make(number) for number in range(20)]
+        for token in tokens:
+            verified(token, verifier)
+        decoded.clear()
+        for token in (tokens[-1], tokens[0]):
+            verified(token, verifier)
+        assert decoded == [tokens[0]]  # the latest are remembered, and the first made room for them
 
 
 def test_tokens_of_a_key_that_is_no_longer_published_end() -> None:

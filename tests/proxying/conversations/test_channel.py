@@ -66,5 +66,5 @@ async def test_a_question_that_belongs_to_no_call_is_for_who_the_conversation_is
     ann = Principal("ann", frozenset({"admin"}))
     front = Front("key", cast(Any, OpenedByAnother()), ASKS, "ann", True, caller=ann)
     channel = Channel(cast(Any, Owner()), front)
-    answer = await channel._answer_request(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
+    answer = await channel.answer_request(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
     assert (answer, asked) == ({"action": "decline"}, [(ann, "Server 'mail' asks: Sure?")])

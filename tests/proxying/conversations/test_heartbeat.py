@@ -70,7 +70,7 @@ async def test_a_session_that_does_not_answer_is_opened_again(behind: tuple[Behi
         assert await client.call("e_add", a=1, b=2) == 3
         await until(lambda: behind[0].pings > 1)  # its own session, and that of the client
         behind[0].deaf = True
-        await until(lambda: "error" in states and len(backend.pool) == 0)
+        await until(lambda: "error" in states and len(backend.conversations.pool) == 0)
         assert "did not answer a ping" in backend.note or backend.state == "connected"
         behind[0].deaf = False
         await until(lambda: backend.state == "connected")

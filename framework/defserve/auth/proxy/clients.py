@@ -81,9 +81,7 @@ class ClientDirectory:
             raise OAuthError("invalid_request", "the client authenticates in two ways")
         id, secret = shown or (form.get("client_id", ""), form.get("client_secret", ""))
         client = await self.find(id, request.address)
-        if client is None:
-            raise OAuthError("invalid_client", _UNKNOWN)
-        if client.method != "none" and not self._seals.has_marked("client secret", id, secret):
+        if client is None or (client.method != "none" and not self._seals.has_marked("client secret", id, secret)):
             raise OAuthError("invalid_client", _UNKNOWN)
         return client
 
@@ -155,8 +153,7 @@ def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", do
 
 def readable(name: object) -> str:
     """The name that a client gives itself, as one line that cannot pass for something else. It may be empty."""
-    text = " ".join(name.split()) if isinstance(name, str) else ""
-    return remove_hidden(text)[:MAX_NAME_LENGTH]
+    return remove_hidden(" ".join(name.split()))[:MAX_NAME_LENGTH] if isinstance(name, str) else ""
 
 
 # -- Clients whose id is the URL of a document about them (CIMD). A stranger chooses the URL, so it is fetched guarded.
@@ -233,8 +230,8 @@ class ClientDocuments:
                 raise _AWAY from None
             if isinstance(error, (OAuthError, DefserveError, OSError, ValueError, RecursionError)):
                 log.warning("the client %s is refused: %s", url, error or type(error).__name__)
-                return None
-            log.warning("the client %s cannot be read: %s", url, type(error).__name__)
+            else:
+                log.warning("the client %s cannot be read: %s", url, type(error).__name__)
         return None
 
 
@@ -335,9 +332,13 @@ def matches_redirect(registered: str, asked: str) -> bool:
     if registered == asked:
         return True
     ours, theirs = _parts(registered), _parts(asked)
-    if ours is None or theirs is None or not is_native(registered) or ours.scheme != "http":
-        return False
-    return ours._replace(netloc=_without_port(ours)) == theirs._replace(netloc=_without_port(theirs))
+    return (
+        ours is not None
+        and theirs is not None
+        and is_native(registered)
+        and ours.scheme == "http"
+        and ours._replace(netloc=_without_port(ours)) == theirs._replace(netloc=_without_port(theirs))
+    )
 
 
 def is_native(uri: str) -> bool:

@@ -68,7 +68,13 @@ class OAuthProxy(Auth):
         send: Send = send,
         fetch: FetchDocument | None = None,
     ) -> None:
-        _check_needs(client_id, client_secret)
+        if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
+            raise UsageError(
+                f"OAuthProxy needs {', '.join(lacking)}, which is not installed",
+                fix='pip install "defserve[auth,client]"',
+            )
+        if not client_id or not client_secret:
+            raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
         known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
@@ -121,16 +127,6 @@ class OAuthProxy(Auth):
         Never give it to the caller: it is good for more than this server.
         """
         return await self._tokens.vendor_token(principal)
-
-
-def _check_needs(client_id: str, client_secret: str) -> None:
-    """Raises UsageError for what is not installed or not given."""
-    if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
-        raise UsageError(
-            f"OAuthProxy needs {', '.join(lacking)}, which is not installed", fix='pip install "defserve[auth,client]"'
-        )
-    if not client_id or not client_secret:
-        raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
 
 
 def _base(url: str) -> str:
@@ -243,21 +239,8 @@ class ProxySite:
         return SiteAnswer(200, _encode_json({"keys": []}), _JSON)
 
     async def _metadata(self, request: SiteRequest) -> SiteAnswer:
-        found = self._make_metadata()
-        if OPENID in request.path:
-            # Clients find an issuer with a path here, and want what an OpenID provider has to say.
-            found |= {
-                "jwks_uri": self._issuer + KEYS,
-                "subject_types_supported": ["public"],
-                "id_token_signing_alg_values_supported": ["RS256"],
-            }
-        return SiteAnswer(
-            200, _encode_json(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
-        )
-
-    def _make_metadata(self) -> dict[str, Any]:
         """The metadata (RFC 8414 §2)."""
-        return {
+        found: dict[str, Any] = {
             "issuer": self._issuer,
             "authorization_endpoint": self._issuer + AUTHORIZE,
             "token_endpoint": self._issuer + TOKEN,
@@ -274,6 +257,16 @@ class ProxySite:
             "client_id_metadata_document_supported": True,
             "protected_resources": [self._offered.resource],
         }
+        if OPENID in request.path:
+            # Clients find an issuer with a path here, and want what an OpenID provider has to say.
+            found |= {
+                "jwks_uri": self._issuer + KEYS,
+                "subject_types_supported": ["public"],
+                "id_token_signing_alg_values_supported": ["RS256"],
+            }
+        return SiteAnswer(
+            200, _encode_json(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
+        )
 
 
 def _encode_json(fields: Mapping[str, Any]) -> bytes:

@@ -56,8 +56,13 @@ class Seals:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        raw = _decode_seal(text)
-        if raw is None:
+        if len(text) > MAX_SEAL_LENGTH:
+            return None
+        try:
+            raw = json_values.decode_base64url(text)
+        except ValueError:
+            return None
+        if len(raw) <= _SALT:
             return None
         for root in self._roots:
             try:
@@ -83,13 +88,3 @@ class Seals:
 
 def _key(root: bytes, purpose: str, salt: bytes) -> bytes:
     return hmac.digest(root, purpose.encode() + b"\0" + salt, "sha256")
-
-
-def _decode_seal(text: str) -> bytes | None:
-    if len(text) > MAX_SEAL_LENGTH:
-        return None
-    try:
-        raw = json_values.decode_base64url(text)
-    except ValueError:
-        return None
-    return raw if len(raw) > _SALT else None

@@ -16,13 +16,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, Offered, ScopeRule, parse_request
 from defserve.auth.proxy.clients import ClientDirectory, OAuthClient, describe_redirect, is_document_url, is_native
 from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest, form_of, query_of
+from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest, form_of, parse_fields
 from defserve.auth.proxy.tokens import UNCONFIRMED, UNCONFIRMED_SECONDS, Grants, ProxyTokens, UserGrant, new_id
 from defserve.auth.proxy.vendors import SignedIn, VendorLogin
 
@@ -68,7 +68,7 @@ class SigningIn:
             # Frames and pictures of other pages could only fill the browser with cookies.
             raise SignInRefused("A sign-in has to be opened as a page of its own.", 403)
         try:
-            fields = query_of(asked)
+            fields = parse_fields(asked.query)
             client = await self._clients.find(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
             raise SignInRefused(f"The request is not good: {error.description}.") from None
@@ -85,8 +85,7 @@ class SigningIn:
                 return make_redirect(url, [cookie])
             return self._consent.page(client, request)
         except OAuthError as error:
-            state = fields.get("state")
-            known = AuthorizationRequest(client.key, redirect, state, "", (), self._offered.resource)
+            known = AuthorizationRequest(client.key, redirect, fields.get("state"), "", (), self._offered.resource)
             text = f"The client's request is not good: {error.description}."
             if error.error == "temporarily_unavailable":
                 text = "The sign-in is not available at the moment."
@@ -111,7 +110,7 @@ class SigningIn:
     async def come_back(self, asked: SiteRequest) -> SiteAnswer:
         """The vendor has sent the user back. Raises SignInRefused."""
         try:
-            fields = query_of(asked)
+            fields = parse_fields(asked.query)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         id = fields.get("state", "")
@@ -184,14 +183,6 @@ REMEMBERED_SECONDS: Final = 30 * 86400.0
 _STALE: Final = "This page is too old, or was opened in another browser. Start again in your client."
 
 
-class ConsentDecision(NamedTuple):
-    """The user's answer to a request."""
-
-    request: AuthorizationRequest
-    is_allowed: bool
-    cookies: list[tuple[str, str]]
-
-
 class Consent:
     """The question to the user, and its answer."""
 
@@ -207,12 +198,16 @@ class Consent:
         if len(sealed) > MAX_COOKIE_LENGTH:
             raise OAuthError("invalid_request", "state and redirect_uri are too long together")
         cookie = self.cookies.make_cookie(_name("consent", id), id, SECONDS, "Strict")
-        may_remember = _may_remember(client, request)
-        question = Question(client, request, self._vendor, sealed, may_remember, self._optional)
+        question = Question(client, request, self._vendor, sealed, _may_remember(client, request), self._optional)
         return consent_page(question, self._action, [cookie])
 
-    def decision(self, asked: SiteRequest, form: Mapping[str, str]) -> ConsentDecision:
-        """What the user has decided. Raises SignInRefused if it cannot be told that the user has."""
+    def decision(
+        self, asked: SiteRequest, form: Mapping[str, str]
+    ) -> tuple[AuthorizationRequest, bool, list[tuple[str, str]]]:
+        """The request, whether the user allows it, and the cookies of the answer.
+
+        Raises SignInRefused if it cannot be told that the user has decided.
+        """
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site")
         if origin not in (None, self._origin) or site not in (None, "same-origin"):
             raise SignInRefused("Another site has sent this answer. Start again in your client.", 403)
@@ -227,14 +222,12 @@ class Consent:
         if is_allowed and form.get("remember") == "yes" and not is_native(request.redirect):
             sealed = self._seals.seal("remembered", _what(request), seconds=REMEMBERED_SECONDS)
             cookies.append(self.cookies.make_cookie(_make_consent_name(request), sealed, REMEMBERED_SECONDS, "Lax"))
-        return ConsentDecision(request, is_allowed, cookies)
+        return request, is_allowed, cookies
 
     def is_remembered(self, asked: SiteRequest, client: OAuthClient, request: AuthorizationRequest) -> bool:
         """Whether this browser's user has allowed exactly this before, and asked not to be asked again."""
-        if not _may_remember(client, request):
-            return False
-        kept = self._seals.open("remembered", self.cookies.read_cookie(asked.headers, _make_consent_name(request)))
-        return kept == _what(request)
+        cookie = self.cookies.read_cookie(asked.headers, _make_consent_name(request))
+        return _may_remember(client, request) and self._seals.open("remembered", cookie) == _what(request)
 
 
 def _may_remember(client: OAuthClient, request: AuthorizationRequest) -> bool:

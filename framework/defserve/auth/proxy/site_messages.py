@@ -68,18 +68,13 @@ class SignInRefused(Exception):
 MAX_FIELDS: Final = 64
 
 
-def query_of(request: SiteRequest) -> dict[str, str]:
-    """Raises OAuthError."""
-    return _fields(request.query)
-
-
 def form_of(request: SiteRequest) -> dict[str, str]:
     """Raises OAuthError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise OAuthError("invalid_request", "send application/x-www-form-urlencoded")
     try:
-        return _fields(request.body.decode("utf-8"))
+        return parse_fields(request.body.decode("utf-8"))
     except UnicodeDecodeError:
         raise OAuthError("invalid_request", "the form is not UTF-8") from None
 
@@ -91,7 +86,8 @@ def require_field(fields: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _fields(text: str) -> dict[str, str]:
+def parse_fields(text: str) -> dict[str, str]:
+    """Raises OAuthError."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:

@@ -121,11 +121,12 @@ class ProxyTokens:
             raise _BAD_CODE
         id, challenge, redirect = found
         grant = await self._grants.find(id)
-        if not self._is_ours(grant) or not _same(grant.client, client.key):
-            raise _BAD_CODE
-        if not _same(challenge, make_pkce_challenge(verifier)):
-            raise _BAD_CODE
-        if form.get("redirect_uri", redirect) != redirect:
+        if (
+            not self._is_ours(grant)
+            or not _same(grant.client, client.key)
+            or not _same(challenge, make_pkce_challenge(verifier))
+            or form.get("redirect_uri", redirect) != redirect
+        ):
             raise _BAD_CODE
         self._check_resource(form, grant)
         if not await self._grants.is_first("code", id, PENDING_SECONDS):

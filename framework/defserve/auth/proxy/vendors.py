@@ -10,10 +10,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
-from defserve.auth.issuers import HttpRequest, IssuerUnavailable, Send, endpoint_of, metadata_of
+from defserve.auth.issuers import HttpRequest, IssuerUnavailable, Send, download, endpoint_of, metadata_of
 from defserve.auth.oauth import client_basic, make_pkce_challenge
 from defserve.auth.principals import is_token_id
 from defserve.auth.proxy.site_messages import OAuthError
@@ -59,7 +60,7 @@ class VendorLogin:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.vendor, self._id, self._secret, self._callback = vendor, client_id, client_secret, callback
-        self._send = send
+        self._send, self._fetch = send, partial(download, send=send)
         self._metadata: Mapping[str, Any] = {}
         self._read_at = float("-inf")
         self._id_tokens = IdTokens(vendor.issuer, client_id, fetch=self._fetch, clock=clock) if vendor.issuer else None
@@ -226,12 +227,6 @@ class VendorLogin:
             raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
         self._read_at = time.monotonic()
         return self._metadata
-
-    async def _fetch(self, url: str) -> bytes:
-        answer = await self._send(HttpRequest(url))
-        if answer.status != 200:
-            raise OSError(f"it answered with status {answer.status}")
-        return answer.body
 
 
 def _not_accepted(request: HttpRequest, status: int, found: Mapping[str, Any]) -> OAuthError:

@@ -21,10 +21,6 @@ from defserve.proxying.mounted import RestartPolicy, outer_name
 from defserve.search.entries import ToolBudget
 
 
-def _nothing() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ServerLaunch:
     """How a server is reached: a `command` or a `url`. If two are equal, nothing has to be started again."""
@@ -32,10 +28,10 @@ class ServerLaunch:
     command: str = ""
     args: tuple[str, ...] = field(default=(), repr=False)
     cwd: str = ""
-    env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     url: str = ""
     auth_token: str = field(default="", repr=False)
-    headers: Mapping[str, str] = field(default_factory=_nothing, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     per: str = ""
     timeout: float | None = None
     in_flight: int | None = None
@@ -70,8 +66,7 @@ class ServerLaunch:
         """Hides what was filled in, and the literal secrets of the file."""
         used = {name: environ[name] for name in names_in(self.texts()) if name in environ}
         named = {**self.env, **self.headers, "auth_token": self.auth_token}
-        literal = [value for name, value in named.items() if "${" not in value and is_secret_name(name)]
-        return Hidden(used, literal)
+        return Hidden(used, [value for name, value in named.items() if "${" not in value and is_secret_name(name)])
 
     @property
     def shown(self) -> str:
@@ -110,7 +105,7 @@ class ToolFilter:
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    rename: Mapping[str, str] = field(default_factory=_nothing)
+    rename: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +182,12 @@ class KernelConfig:
     def list_pinned_tools(self) -> tuple[str, ...]:
         """The tools that are always listed, by their names outside: `pinned` of servers, and `id.tool` of [kernel]."""
         wanted = [(entry, tool) for entry in self.servers for tool in entry.pinned]
-        for text in self.settings.pinned:
-            wanted += [
-                (entry, text.removeprefix(f"{entry.id}.")) for entry in self.servers if text.startswith(f"{entry.id}.")
-            ]
+        wanted += [
+            (entry, text.removeprefix(f"{entry.id}."))
+            for text in self.settings.pinned
+            for entry in self.servers
+            if text.startswith(f"{entry.id}.")
+        ]
         names = (outer_name(Prefix(entry.prefix), entry.tools.rename.get(tool, tool)) for entry, tool in wanted)
         return tuple(dict.fromkeys(names))
 
@@ -237,11 +234,10 @@ def fill(text: str, environ: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         if found[1]:
             return found[0][1:]
-        name: str = found[2]
         default: str | None = found[3]
-        filled = environ.get(name, default)
+        filled = environ.get(found[2], default)
         if filled is None:
-            raise UnsetVariable(name)
+            raise UnsetVariable(found[2])
         return filled
 
     return VARIABLE.sub(value, text)

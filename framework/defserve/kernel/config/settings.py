@@ -69,13 +69,10 @@ class Text(Setting):
     def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
         if not isinstance(value, str) or not value:
             return self._wrong(path, report, "must be a text that is not empty", self._fix(path))
-        if self.choices:
-            chosen = self.aliases.get(value, value)
-            wrong = chosen not in self.choices
-            return self._wrong(path, report, f"cannot be {_format_value(value)}", self._fix(path)) if wrong else chosen
-        if self.pattern and not re.fullmatch(self.pattern, value):
+        chosen = self.aliases.get(value, value)
+        if (self.choices and chosen not in self.choices) or (self.pattern and not re.fullmatch(self.pattern, value)):
             return self._wrong(path, report, f"cannot be {_format_value(value)}", self._fix(path))
-        return value
+        return chosen
 
     def _fix(self, path: SettingPath) -> str:
         if self.choices:

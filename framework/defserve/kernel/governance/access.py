@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
 
 
-LOCAL_ADMIN: Final = ("local",)
-
-
 def wants_access(config: KernelConfig, state: StateFile) -> bool:
     """Whether callers are told apart, or the file says anything about access. If not, calls pay nothing for it."""
     settings = config.settings
@@ -47,7 +44,7 @@ def closes_servers(config: KernelConfig) -> bool:
 
 def own_policy(config: KernelConfig) -> AccessPolicy:
     """The policy of the kernel's own tools. They show and do only what their caller may."""
-    return AccessPolicy("opt-out", admins=config.settings.admins or LOCAL_ADMIN)
+    return AccessPolicy("opt-out", admins=config.settings.admins or ("local",))
 
 
 class ServerPolicy(AccessPolicy):

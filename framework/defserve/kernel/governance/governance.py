@@ -88,9 +88,9 @@ class Governance(Extension):
 
     def visible(self, call: Call, item: Any) -> bool:
         # A call finds the tool, so that it can be told why it is refused.
-        if call.method == "tools/call":
-            return True
-        return HELD not in item.facets and (not isinstance(item, OperatorTool) or self.view(call))
+        return call.method == "tools/call" or (
+            HELD not in item.facets and (not isinstance(item, OperatorTool) or self.view(call))
+        )
 
     def view(self, call: Call) -> bool:
         """Whether the caller is an operator by name. The local user may call operators' tools without seeing them."""
@@ -113,7 +113,10 @@ class Governance(Extension):
         if isinstance(tool, OperatorTool):
             check_operator(call, self._kernel.config.settings.admins)
         else:
-            _refuse_held(tool)
+            raise ToolDisabled(
+                f"{tool.name} {WHAT[tool.facets[HELD]]}, and no operator has approved it yet",
+                details={"tool": tool.name, "server_id": tool.backend.id},
+            )
 
     # -- pins ----------------------------------------------------------------------------------------------
 
@@ -222,7 +225,7 @@ class Governance(Extension):
         if change is None:
             return
         details = {"tool_name": name, "change": change, "digest": pin.digest}
-        what = f"{name if name.startswith(OTHERS) else f'tool {name!r}'} {_what(change)}"
+        what = f"{name if name.startswith(OTHERS) else f'tool {name!r}'} {WHAT[change]}"
         if rule == "hold":
             facets[HELD] = change
             if self.pins.hold_tool(id, name, pin):
@@ -234,26 +237,20 @@ class Governance(Extension):
 
     def compare_claims(self, member: Member) -> None:
         """Compare what a server says of itself with the file, and with what was pinned, before anybody is shown it."""
-        self._compare_words(member)
-        self._compare_instructions(member)
-
-    def _compare_instructions(self, member: Member) -> None:
-        """What a server tells models about itself is held like its tools."""
+        if self._said.get(member.id) != member.said:
+            # Once for each answer of the server.
+            self._said[member.id] = member.said
+            for text in contradictions(member.entry, member.said):
+                self._report_problem(member, text)
         if (backend := member.backend) is None:
             return
+        # What a server tells models about itself is held like its tools.
         facets: dict[str, Any] = {}
         if backend.instructions:
             self._compare(INSTRUCTIONS, {"instructions": backend.instructions}, facets, member)
         else:
             self.pins.release(member.id, INSTRUCTIONS)
         backend.hides_instructions = HELD in facets
-
-    def _compare_words(self, member: Member) -> None:
-        """Tell where the file and the server differ, once for each answer of the server."""
-        if self._said.get(member.id) != member.said:
-            self._said[member.id] = member.said
-            for text in contradictions(member.entry, member.said):
-                self._report_problem(member, text)
 
     def _report_problem(self, member: Member, text: str) -> None:
         log.warning("server %r: %s", member.id, text)
@@ -282,15 +279,3 @@ WHAT: Final[Mapping[Change, str]] = {
     "changed": "has changed since it was first seen",
     "outdated": "was pinned by version 0.1.0, which did not look at all of it",
 }
-
-
-def _what(change: Change) -> str:
-    return WHAT[change]
-
-
-def _refuse_held(tool: Any) -> None:
-    change: Change = tool.facets[HELD]
-    raise ToolDisabled(
-        f"{tool.name} {_what(change)}, and no operator has approved it yet",
-        details={"tool": tool.name, "server_id": tool.backend.id},
-    )

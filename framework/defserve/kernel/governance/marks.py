@@ -54,7 +54,8 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
         tool.facets[NAME] = ToolSecurity(security, checks, is_enforced=is_enforced)
         tool.is_dangerous = security.risk_level == "dangerous"
         derived = security.annotations() if marks is not NOTHING else keep_warnings(security.annotations())
-        hints = {**({} if marks is not NOTHING else hints), **derived, **_title(hints)}
+        title = {"title": hints["title"]} if "title" in hints else {}
+        hints = {**({} if marks is not NOTHING else hints), **derived, **title}
     tool.options = replace(
         tool.options,
         annotations=hints or None,
@@ -115,16 +116,15 @@ def _says_security(marks: ToolMarks) -> bool:
 
 def _restricts(security: Security, marks: ToolMarks) -> bool:
     """Whether a call has something to pass. A server that only calls its tool moderate or safe asks for nothing."""
-    is_asked = bool(security.permissions or security.confirmation_required)
-    return is_asked or security.risk_level == "dangerous" or _says_security(marks)
+    return (
+        bool(security.permissions or security.confirmation_required)
+        or security.risk_level == "dangerous"
+        or _says_security(marks)
+    )
 
 
 def _is_risky(permissions: tuple[str, ...]) -> bool:
     return any(PERMISSIONS.get(name, "moderate") != "safe" for name in permissions)
-
-
-def _title(hints: Mapping[str, Any]) -> dict[str, Any]:
-    return {"title": hints["title"]} if "title" in hints else {}
 
 
 # -- validators ----------------------------------------------------------------------------------------------

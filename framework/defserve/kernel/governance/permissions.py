@@ -26,7 +26,7 @@ from defserve.protocols.mgp.vocabulary import DENIED, GRANTED, OPERATOR, Permiss
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.messages import Params
-    from defserve.kernel.kernel import Kernel, KernelState, StateFile
+    from defserve.kernel.kernel import Kernel, StateFile
     from defserve.protocols.mgp.audit import AuditTrail
     from defserve.protocols.mgp.terms import SecurityOptions
 
@@ -91,9 +91,7 @@ class KernelPermissions(PermissionSection):
             return status  # the caller itself has given it up
         if kept is not None:
             return GRANTED
-        if self._kernel.config.settings.permissions != INTERACTIVE:
-            return status
-        return ASKED
+        return ASKED if self._kernel.config.settings.permissions == INTERACTIVE else status
 
     def _ask(self, call: Call, id: str, name: str) -> None:
         agent, now = identity(call).id, self.clock()
@@ -117,14 +115,10 @@ class KernelPermissions(PermissionSection):
         """Keep an operator's decision. Raises OSError if that fails."""
         kept = {"decision": decision, "by": by, "at": vocabulary.format_instant(self.clock()), "reason": reason}
         decided = dict.fromkeys(names, kept)
-
-        def change(state: KernelState) -> None:
-            state.permissions.setdefault(id, {}).update(decided)
-
         if self._is_registered(id):
             self._passing.setdefault(id, {}).update(decided)
         else:
-            self._state.update(change)
+            self._state.update(lambda state: state.permissions.setdefault(id, {}).update(decided))
         for name in decided:
             self.asked.pop((id, name), None)
 

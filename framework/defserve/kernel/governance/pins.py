@@ -13,6 +13,7 @@ What is kept of one server is bounded: see `MAX_NAMES` and `MAX_BYTES`.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from difflib import unified_diff
 from hashlib import sha256
@@ -153,26 +154,21 @@ def _shorten(lines: list[str]) -> Difference:
 class SeenPins:
     """The pins of one server, the one used last at the end, bounded: first texts are forgotten, then names.
 
-    Those of `fixed` names, which are in the file, stay.
+    Those of `fixed` names, which are in the file, stay. `size` are the bytes of the definitions that are kept.
     """
 
-    __slots__ = ("_pins", "_size", "fixed")
+    __slots__ = ("_pins", "fixed", "size")
 
     def __init__(self, pins: Mapping[str, Pin] | None = None) -> None:
         self.fixed: Collection[str] = frozenset(pins or ())
         self._pins = dict(pins or {})
-        self._size = sum(pin.size for pin in self._pins.values())
+        self.size = sum(pin.size for pin in self._pins.values())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pins)
 
     def __len__(self) -> int:
         return len(self._pins)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the definitions that are kept."""
-        return self._size
 
     def get(self, name: str) -> Pin | None:
         """The pin of a tool, which is now the one used last."""
@@ -185,24 +181,24 @@ class SeenPins:
 
     def pop(self, name: str) -> Pin | None:
         if (pin := self._pins.pop(name, None)) is not None:
-            self._size -= pin.size
+            self.size -= pin.size
         return pin
 
     def store_pin(self, name: str, pin: Pin) -> None:
         self.pop(name)
         self._pins[name] = pin
-        self._size += pin.size
-        if self._size > MAX_BYTES or len(self._pins) > MAX_NAMES:
+        self.size += pin.size
+        if self.size > MAX_BYTES or len(self._pins) > MAX_NAMES:
             self._make_room()
 
     def _make_room(self) -> None:
         """Down to three quarters, so that this is not done for each tool."""
         for name in [name for name in self._pins if name not in self.fixed]:
-            if self._size <= MAX_BYTES * 3 // 4:
+            if self.size <= MAX_BYTES * 3 // 4:
                 break
             pin = self._pins[name]
             self._pins[name] = pin.without_text()
-            self._size -= pin.size
+            self.size -= pin.size
         surplus = len(self._pins) - MAX_NAMES * 3 // 4 if len(self._pins) > MAX_NAMES else 0
         for name in [name for name in self._pins if name not in self.fixed][: max(surplus, 0)]:
             self.pop(name)
@@ -213,43 +209,45 @@ class Pins:
 
     def __init__(self, state: StateFile) -> None:
         self._state = state
-        self._held: dict[str, SeenPins] = {}
+        self._held: defaultdict[str, SeenPins] = defaultdict(SeenPins)
         self._kept = _read_pins(state.known)
-        self._seen = {id: SeenPins(pins) for id, pins in self._kept.items()}
-        self._claims = {id: _claims_in(pins) for id, pins in self._kept.items()}
+        self._seen = defaultdict(SeenPins, {id: SeenPins(pins) for id, pins in self._kept.items()})
+        self._claims = {
+            id: next((pin.claims for pin in pins.values() if pin.claims), None) for id, pins in self._kept.items()
+        }
         self._settled = set(self._kept)
 
     def change(self, id: str, tool: str, pin: Pin) -> Change | None:
         """What has changed since the tool was pinned. None for the first list of a server."""
-        known = self._of(self._seen, id).get(tool)
+        known = self._seen[id].get(tool)
         if known is not None and known.is_same(pin):
-            self._of(self._held, id).pop(tool)
+            self._held[id].pop(tool)
             return None
         if known is not None:
             return "changed" if known.is_whole else "outdated"
         return "new" if id in self._settled else None
 
     def pin(self, id: str, tool: str, pin: Pin) -> None:
-        self._of(self._seen, id).store_pin(tool, pin)
+        self._seen[id].store_pin(tool, pin)
         self._claims[id] = pin.claims
 
     def hold_tool(self, id: str, tool: str, pin: Pin) -> bool:
         """Keep a tool back. False if it was held as it is now."""
-        held = self._of(self._held, id)
+        held = self._held[id]
         was = held.get(tool)
         held.store_pin(tool, pin)
         return was is None or not was.is_same(pin)
 
     def release(self, id: str, tool: str) -> None:
         """The server does not offer this any more."""
-        self._of(self._held, id).pop(tool)
+        self._held[id].pop(tool)
 
     def list_held_names(self, id: str) -> list[str]:
         return sorted(self._held.get(id, ()))
 
     def list_held_tools(self, id: str) -> list[HeldTool]:
         """The held tools of a server, with what they were."""
-        known, held = self._of(self._seen, id), self._of(self._held, id)
+        known, held = self._seen[id], self._held[id]
         return [HeldTool(name, known.get(name), pin) for name, pin in sorted(held.items())]
 
     def get_pinned_claims(self, id: str) -> Json:
@@ -264,7 +262,7 @@ class Pins:
     def approve(self, id: str, tools: Collection[str]) -> None:
         """Pin held tools as they are now."""
         for tool in tools:
-            if (pin := self._of(self._held, id).pop(tool)) is not None:
+            if (pin := self._held[id].pop(tool)) is not None:
                 self.pin(id, tool, pin)
 
     def settle(self, id: str, *, keep: bool, approved: Collection[str] = ()) -> None:
@@ -273,7 +271,7 @@ class Pins:
         Where another kernel has pinned a tool meanwhile, that counts, unless it was `approved` here just now.
         """
         self._settled.add(id)
-        table = self._of(self._seen, id)
+        table = self._seen[id]
         seen, kept = dict(table.items()), self._kept.get(id)
         if not keep or (kept is not None and _digests(kept) == _digests(seen)):
             return
@@ -297,7 +295,7 @@ class Pins:
         changed = [id for id, pins in found.items() if _digests(pins) != _digests(self._kept.get(id, {}))]
         for id in changed:
             self._settled.add(id)
-            table = self._of(self._seen, id)
+            table = self._seen[id]
             table.fixed = frozenset(found[id])
             for name, pin in found[id].items():
                 table.store_pin(name, pin)
@@ -312,20 +310,12 @@ class Pins:
             self._claims.pop(id, None)
             self._settled.discard(id)
 
-    @staticmethod
-    def _of(tables: dict[str, SeenPins], id: str) -> SeenPins:
-        return tables.setdefault(id, SeenPins())
-
 
 def _read_pins(state: KernelState) -> dict[str, dict[str, Pin]]:
     return {
         id: {tool: Pin.from_file(text, state.definitions.get(id, {}).get(tool)) for tool, text in pins.items()}
         for id, pins in state.pins.items()
     }
-
-
-def _claims_in(pins: Mapping[str, Pin]) -> Json | None:
-    return next((pin.claims for pin in pins.values() if pin.claims), None)
 
 
 def digest_of_all(held: Collection[HeldTool]) -> str:

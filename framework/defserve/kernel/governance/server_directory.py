@@ -174,7 +174,6 @@ def _describe_member(member: Member, tools: Sequence[str]) -> KnownServer:
 # -- Which servers may be registered while a kernel runs, and what becomes of one: it is sandboxed in any case.
 
 
-INLINE: Final = "-c"
 LEVEL: Final = "sandboxed"
 
 
@@ -236,7 +235,7 @@ def _check_command(words: list[str], rules: RegisterRules) -> None:
         rest = words[len(line) :]
         if words[: len(line)] != line or (rest and rest[0].startswith("-")):
             continue
-        if line[-1] == INLINE and rest:
+        if line[-1] == "-c" and rest:
             STANDARD["code_safety"][0](rest[0])
         return
     raise Rejected("the command is not on the operator's list", [f"not listed: {words[0][:100]}"], guard="sandbox")

@@ -481,8 +481,7 @@ class SyslogAnchor:
         import logging
         from logging.handlers import SysLogHandler
 
-        told = (self._log, head.decode().strip())
-        record = logging.LogRecord("audit", logging.INFO, "", 0, "%s %s", told, None)
+        record = logging.LogRecord("audit", logging.INFO, "", 0, "%s %s", (self._log, head.decode().strip()), None)
         try:
             handler = SysLogHandler(self._where, SysLogHandler.LOG_AUTHPRIV)
             handler.ident = "defserve-audit: "

@@ -11,7 +11,7 @@ import atexit
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -22,11 +22,13 @@ from defserve.errors import Refused, UsageError
 from defserve.stores.audit.chain import (
     GENESIS,
     MAX_LINE,
+    Anchoring,
     AuditHead,
     AuditKeys,
     AuditLogBroken,
     AuditRecord,
     AuditReport,
+    anchors_of,
     encode_event,
     head_path,
     iter_numbered_lines,
@@ -37,7 +39,7 @@ from defserve.stores.audit.chain import (
 from defserve.stores.files import config_file, load_secret, open_locked, replace_file, write
 
 if TYPE_CHECKING:
-    from defserve.stores.audit.chain import Anchoring, AuditAnchors
+    from defserve.stores.audit.chain import AuditAnchors
 
 
 __all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify"]
@@ -85,7 +87,7 @@ class AuditLog:
         self.path = Path(path)
         self._key, self._anchors = audit_key(make=True) if key is None else key, anchors
         self._keys = AuditKeys(self._key)
-        self._reader: LogReader | None = None
+        self._reader = LogReader(self.path, self._keys)
         self._head_events, self._head_seconds, self._linger, self._clock = head_events, head_seconds, linger, clock
         self._lock, self._file_lock = Lock(), Lock()
         self._pending: list[str] = []
@@ -93,7 +95,8 @@ class AuditLog:
         self._failing = self._closed = False
         self._wake, self._stop = Event(), Event()
         self._process = os.getpid()
-        self._anchoring, self._anchor_lock = _anchoring(self.path, self._keys, anchors), Lock()
+        self._anchoring = Anchoring(self.path, self._keys, anchors_of(anchors, self.path)) if anchors != () else None
+        self._anchor_lock = Lock()
         self._anchored: AuditHead | None = None
         self._anchor_again = clock()
         self._file = open_locked(self.path, "the audit log")
@@ -152,8 +155,6 @@ class AuditLog:
 
         with suppress(AuditUnavailable):
             self.flush()
-        if self._reader is None:
-            self._reader = LogReader(self.path, self._keys)
         try:
             return self._reader.page(since_seq, since, limit)
         except (AuditLogBroken, OSError) as error:
@@ -373,14 +374,6 @@ class AuditLog:
             ) from None
 
 
-def _anchoring(path: Path, keys: AuditKeys, anchors: AuditAnchors) -> Anchoring | None:
-    if anchors == ():
-        return None
-    from defserve.stores.audit.chain import Anchoring, anchors_of
-
-    return Anchoring(path, keys, anchors_of(anchors, path))
-
-
 def _make_closed_error() -> UsageError:
     return UsageError("this audit log is closed", fix="append before close()")
 
@@ -496,15 +489,21 @@ class LogReader:
 
 def page_of(lines: Iterable[tuple[int, bytes | None]], keys: AuditKeys, building: PageBuilder) -> bool:
     """Add records that were kept by their numbers. Returns whether there is room for more. Raises AuditLogBroken."""
-    for seq, line in lines:
-        if line is None:
-            raise AuditLogBroken(f"record {seq} is missing")
+    for seq, line in iter_present_lines(lines):
         record = keys.record(line)
         if record.seq != seq:
             raise AuditLogBroken(f"record {record.seq} is in the place of {seq}")
         if not building.add_record(record, len(line)):
             return False
     return True
+
+
+def iter_present_lines(lines: Iterable[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers. Raises AuditLogBroken at the first that is missing."""
+    for seq, line in lines:
+        if line is None:
+            raise AuditLogBroken(f"record {seq} is missing")
+        yield seq, line
 
 
 def _is_older(event: dict[str, Any], since: datetime | None) -> bool:
@@ -534,5 +533,6 @@ def audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool = Fa
     if key_file is None and (text := os.environ.get(VARIABLE)):
         return text.strip().encode()
     path = Path(key_file) if key_file is not None else config_file("audit.key")
-    fix = f"name the file the log was written with (--key-file), or set {VARIABLE}"
-    return load_secret(path, "the audit key", make=make, fix=fix)
+    return load_secret(
+        path, "the audit key", make=make, fix=f"name the file the log was written with (--key-file), or set {VARIABLE}"
+    )

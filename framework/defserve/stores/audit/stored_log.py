@@ -11,8 +11,7 @@ import atexit
 import logging
 import os
 import random
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from threading import Lock, Thread
@@ -38,6 +37,7 @@ from defserve.stores.audit.log_file import (
     AuditUnavailable,
     PageBuilder,
     audit_key,
+    iter_present_lines,
     page_of,
 )
 from defserve.stores.identity import open_store
@@ -286,8 +286,7 @@ class StoredAuditLog:
     async def _page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
         building, last = PageBuilder(since_seq, since, limit), await self._last()
         while building.next_seq <= last:
-            lines = await self._lines(building.next_seq, last)
-            if not page_of(lines, self._keys, building):
+            if not page_of(await self._lines(building.next_seq, last), self._keys, building):
                 break
         return building.page()
 
@@ -299,10 +298,9 @@ class StoredAuditLog:
     async def _verify_chain(self) -> AuditReport:
         check = ChainCheck(self._keys, {})
         try:
-            raw = (await self._store.get(self._space, [HEAD])).get(HEAD)
-            check.signed = head = self._head_of(raw)
+            check.signed = head = self._head_of((await self._store.get(self._space, [HEAD])).get(HEAD))
             for first in range(1, head.seq + 1, PAGE):
-                check.check_lines(_present(await self._lines(first, head.seq)))
+                check.check_lines(iter_present_lines(await self._lines(first, head.seq)))
         except AuditLogBroken as bad:
             return check.report(reason=str(bad))
         return check.against_head()
@@ -335,8 +333,7 @@ class StoredAuditLog:
                 self._wake.set()
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _end(self) -> None:
         self._closed = True
@@ -356,10 +353,3 @@ class StoredAuditLog:
 
 def _name(seq: int) -> str:
     return f"{seq:018d}"
-
-
-def _present(lines: Sequence[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes]]:
-    for seq, line in lines:
-        if line is None:
-            raise AuditLogBroken(f"record {seq} is missing")
-        yield seq, line

@@ -514,11 +514,6 @@ OLD_KEY: Final = "checkpoints 0.1.0"
 with it that prove nothing, as all of 0.1.0 do, and none is made. `adoption.py` keeps it."""
 
 
-def derive_secret(known: bytes, identity: ServerIdentity) -> bytes:
-    """The secret for ids of one server that is derived from the server's secret."""
-    return identity.derive_key(known, "checkpoint ids")
-
-
 async def read_checkpoint_secret(store: Store) -> bytes | None:
     """The secret for ids in the store, if there is one."""
     return (await store.get(SECRETS, [KEY])).get(KEY)
@@ -532,7 +527,7 @@ async def find_old_secret(store: Store) -> bytes | None:
 
 async def find_checkpoint_secret(store: Store, known: bytes | None, identity: ServerIdentity) -> bytes | None:
     """The secret for ids that a server uses with its part of a store; None if none was made yet."""
-    return await read_checkpoint_secret(store) if known is None else derive_secret(known, identity)
+    return await read_checkpoint_secret(store) if known is None else identity.derive_key(known, "checkpoint ids")
 
 
 async def checkpoint_secret(store: Store, known: bytes | None, identity: ServerIdentity = NOBODY) -> bytes:

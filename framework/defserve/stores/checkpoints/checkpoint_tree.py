@@ -198,9 +198,8 @@ class Retention:
 
     def is_due(self, tree: CheckpointTree) -> bool:
         """Whether it is time to prune. That is rare, so pruning costs little per commit."""
-        if self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4):
-            return True
-        return self.ttl is not None and tree.last % 256 == 0
+        is_crowded = self.keep is not None and tree.kept > self.keep + max(64, self.keep // 4)
+        return is_crowded or (self.ttl is not None and tree.last % 256 == 0)
 
 
 class PruningPlan(NamedTuple):

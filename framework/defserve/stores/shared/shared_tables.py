@@ -140,8 +140,7 @@ class SharedTable:
         return self._reads
 
     async def _load_values(self) -> None:
-        number = self._next_read()
-        self._apply_values(number, await self._link.run(READ_TABLE, self._name))
+        self._apply_values(self._next_read(), await self._link.run(READ_TABLE, self._name))
 
     def _reread(self, number: int, found: list[Any] | None) -> None:
         if found is not None:

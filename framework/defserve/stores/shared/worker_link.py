@@ -275,7 +275,7 @@ class SharedLink:
                             if time.monotonic() - began < GATHERING:
                                 await asyncio.sleep(GATHERING)
                 except Exception as error:
-                    self._note(error)
+                    _log_unexpected(error, self._address)
                     if self.is_up:
                         log.error("the store %s is in trouble: %s", self._address.where, error)
                     self.is_up, self.up_since = False, time.monotonic()
@@ -289,7 +289,9 @@ class SharedLink:
         await self._find_lost(redis)
         await self._renew()
         if not self.follows_news:
-            await self._follow(redis)
+            # Begin with what comes next. Once it is known where that is, nothing is left out.
+            for stream in ("signals", "news"):
+                await self._go_to_newest(redis, stream)
         while found := await self._read_streams(redis, None):
             await self._dispatch(found)
         for caught_up in self.caught_up:
@@ -306,7 +308,7 @@ class SharedLink:
         is now, because nothing would be read until its clock has caught up.
         """
         for stream, cursor in tuple(self._cursors.items()):
-            if not await is_entry_gone(redis, self._prefix + stream, cursor):
+            if cursor == STREAM_START or await redis.xrange(self._prefix + stream, cursor, cursor):
                 continue
             if stream.startswith("mail:"):
                 self._cursors[stream] = STREAM_START  # mail that was read is dropped soon, so hardly any is read again
@@ -315,11 +317,6 @@ class SharedLink:
             if stream == "news":
                 for news_lost in self.news_lost:
                     news_lost()
-
-    async def _follow(self, redis: Any) -> None:
-        """Begin with what comes next. Once it is known where that is, nothing is left out."""
-        for stream in ("signals", "news"):
-            await self._go_to_newest(redis, stream)
 
     async def _go_to_newest(self, redis: Any, stream: str) -> None:
         if stream == "news":
@@ -381,7 +378,7 @@ class SharedLink:
                 for renewed in self.renewed:
                     renewed()
             except Exception as error:
-                self._note(error)
+                _log_unexpected(error, self._address)
                 wait, was_renewed = FIRST_WAIT * 4, False
             await asyncio.sleep(wait)
 
@@ -396,10 +393,11 @@ class SharedLink:
             self._settled_news = min(self.unfinished.values(), key=_numbers, default=self.handled_news)
         return self._settled_news
 
-    def _note(self, error: Exception) -> None:
-        """What redis-py raises besides its own errors must not end a task that everything else waits for."""
-        if not isinstance(error, Refused):
-            log.error("the store %s is in trouble", self._address.where, exc_info=error)
+
+def _log_unexpected(error: Exception, address: RedisAddress) -> None:
+    """What redis-py raises besides its own errors must not end a task that everything else waits for."""
+    if not isinstance(error, Refused):
+        log.error("the store %s is in trouble", address.where, exc_info=error)
 
 
 def _entries(found: Any) -> Any:
@@ -463,11 +461,6 @@ async def find_newest_entry(redis: Any, stream: str) -> tuple[str, dict[str, byt
     """The id and the fields of the newest entry; the start if there is none."""
     found = await redis.xrevrange(stream, "+", "-", count=1)
     return (found[0][0].decode(), decode_fields(found[0][1])) if found else (STREAM_START, {})
-
-
-async def is_entry_gone(redis: Any, stream: str, id: str) -> bool:
-    """Whether an entry that was there is no longer."""
-    return id != STREAM_START and not await redis.xrange(stream, id, id)
 
 
 def decode_fields(found: Any) -> dict[str, bytes]:
@@ -550,9 +543,7 @@ class OrderedWrites:
                 replies = await self._send(batch)
                 taken = sum(1 for _ in self._iter_accepted(batch, replies))
             except Exception as error:
-                # What redis-py raises besides its own errors must not end a task that everything else waits for.
-                if not isinstance(error, Refused):
-                    log.error("the store %s is in trouble", self._address.where, exc_info=error)
+                _log_unexpected(error, self._address)
                 taken = 0
             if taken:
                 backoff.reset()
