@@ -202,11 +202,10 @@ class RenderedApp:
             return _error(error.code, error.message)
 
     async def _initialize(self, params: Json) -> Json:
-        info = {"name": "defserve", "version": VERSION}
         return {
             "result": {
                 "protocolVersion": PROTOCOL,
-                "hostInfo": info,
+                "hostInfo": {"name": "defserve", "version": VERSION},
                 "hostCapabilities": OFFERED,
                 "hostContext": {**self.context, "availableDisplayModes": list(self.modes)},
             }
@@ -223,8 +222,7 @@ class RenderedApp:
         listed: Json = await self._client.find_tool(name, again=True) if isinstance(name, str) else {}
         if not isinstance(name, str) or not is_visible_to("app", listed):
             return _error(INVALID_PARAMS, "Views may not call this tool")
-        is_own = self._is_own(listed)
-        if (self.permit is None and not is_own) or not await self._may("tools/call", params):
+        if (self.permit is None and not self._is_own(listed)) or not await self._may("tools/call", params):
             return _refusal()
         return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
 

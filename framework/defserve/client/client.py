@@ -126,8 +126,9 @@ class Client(ServerRequests):
         self._requests = self._composition.requests | {
             method: _answer_with(answer) for method, answer in (methods or {}).items()
         }
-        by_era = {era: self._composition.offer(era) for era in ERAS}
-        self._offer = ClientOffer(dict(info), dict(capabilities or {}), by_era)
+        self._offer = ClientOffer(
+            dict(info), dict(capabilities or {}), {era: self._composition.offer(era) for era in ERAS}
+        )
         self._agreement: SessionTerms | None = None
         self._is_closing = False
         self._listeners: set[NewsStream[Any]] = set()
@@ -161,8 +162,9 @@ class Client(ServerRequests):
             await extension.on_agreed(terms)
 
     async def _open_again(self) -> None:
-        version = self._wanted_version or "handshake"
-        self._agreement = await open_conversation(self._conversation, self._offer, version, self.timeout)
+        self._agreement = await open_conversation(
+            self._conversation, self._offer, self._wanted_version or "handshake", self.timeout
+        )
         self._listed = None
 
     async def _close(self) -> None:
@@ -359,8 +361,9 @@ class Client(ServerRequests):
         """
         from defserve.client.mgp.events import subscription
 
-        pause = every if self.stateless else None
-        return subscription(self.request, self._listeners, channels, min_severity=min_severity, every=pause)
+        return subscription(
+            self.request, self._listeners, channels, min_severity=min_severity, every=every if self.stateless else None
+        )
 
     async def request(
         self,

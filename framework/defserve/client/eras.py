@@ -118,8 +118,10 @@ async def _agree(
         return await _initialize(conversation, offer, version, within)
     if version is not None:
         known = (*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
-        all_of_them = f"use one of {', '.join(known)}; without one, it is negotiated"
-        raise UsageError(f"there is no protocol version {version!r}", fix=did_you_mean(version, known, all_of_them))
+        raise UsageError(
+            f"there is no protocol version {version!r}",
+            fix=did_you_mean(version, known, f"use one of {', '.join(known)}; without one, it is negotiated"),
+        )
     return await _negotiate(conversation, offer, within)
 
 
@@ -426,8 +428,7 @@ class SubscribedNews(NewsStream[News]):
             await asyncio.shield(sent)
 
     def hear(self, news: News) -> None:
-        tag = object_of(news.params.get("_meta")).get(SUBSCRIPTION)
-        if self._pending is None or tag != self._pending.id:
+        if self._pending is None or object_of(news.params.get("_meta")).get(SUBSCRIPTION) != self._pending.id:
             return
         if news.method != ACKNOWLEDGED:
             self._queue_news(news)

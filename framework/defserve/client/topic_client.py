@@ -70,8 +70,9 @@ class TopicClient(Participant):
         request = self.post(kinds[0], asked, to=self.id, about=proposal.id)
         self._answered_already.add(request.id)
         self.topic.proposals.record_fulfilment(request)
-        to = (self.id, proposal.proposer)
-        self.post(kinds[1], {"jsonrpc": "2.0", "id": 0, "result": result}, to=to, about=request.id)
+        self.post(
+            kinds[1], {"jsonrpc": "2.0", "id": 0, "result": result}, to=((self.id, proposal.proposer)), about=request.id
+        )
 
     def heard(self) -> AsyncIterator[Heard]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""

@@ -118,8 +118,10 @@ class TopicApi:
         member.begin_window(now)
         resets = datetime.now(UTC) + timedelta(seconds=member.window_ends - now)
         counts = {"messages": member.messages, "chatMessages": member.chat_messages}
-        written = resets.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return GatewayResponse(HTTPStatus.OK, encode({**counts, "resetTime": written}))
+        return GatewayResponse(
+            HTTPStatus.OK,
+            encode({**counts, "resetTime": resets.isoformat(timespec="milliseconds").replace("+00:00", "Z")}),
+        )
 
     # -- a token -----------------------------------------------------------------------------------------
 

@@ -97,8 +97,11 @@ def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConf
         raise UsageError(
             f"participants.{taken} has a name that guests may take", fix="give guests.names patterns of their own"
         )
-    hours = _number(_table(table, "guests").get("hours", HOURS), "guests.hours", 24 * 366)
-    issued = IssuedTokens(FirstMatchPolicy(policies), guests, seconds=hours * 3600)
+    issued = IssuedTokens(
+        FirstMatchPolicy(policies),
+        guests,
+        seconds=_number(_table(table, "guests").get("hours", HOURS), "guests.hours", 24 * 366) * 3600,
+    )
     matching = table.get("matching", MATCHING[0])
     if matching not in MATCHING:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")

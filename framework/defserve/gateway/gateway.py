@@ -283,8 +283,7 @@ class Gateway:
             _log_event("promote", member, old=old, new=member.capabilities.patterns, by=by)
         self.metrics.count("promotions_total")
         self._drop_slow()
-        topics = tuple(member.topic.name for member in members)
-        return CapabilityChange(old, one.capabilities.patterns, now(), topics)
+        return CapabilityChange(old, one.capabilities.patterns, now(), tuple(member.topic.name for member in members))
 
     @property
     def participants(self) -> int:
@@ -307,8 +306,12 @@ class Gateway:
         while self._slow:
             member = self._slow.pop()
             if member.is_in:
-                reason = f"more than {self.limits.waiting} bytes waited for you"
-                member.wire.offer(self._framed(error_notice(member, "slow_reader", reason)), inf)
+                member.wire.offer(
+                    self._framed(
+                        error_notice(member, "slow_reader", f"more than {self.limits.waiting} bytes waited for you")
+                    ),
+                    inf,
+                )
                 member.wire.end(TRY_LATER, "too slow")
                 self._leave(member, "slow")
 
@@ -470,8 +473,11 @@ def welcome_notice(member: TopicMember, others: Iterable[TopicMember], *, replac
 
 def presence_notice(event: Literal["join", "leave"], member: TopicMember) -> bytes:
     """§3.4: for everyone. A second `join` of a member announces new capabilities: there is no kind for that."""
-    participant = _describe_member(member) if event == "join" else {"id": member.id}
-    return Envelope(PRESENCE, GATEWAY, {"event": event, "participant": participant}).encode()
+    return Envelope(
+        PRESENCE,
+        GATEWAY,
+        {"event": event, "participant": _describe_member(member) if event == "join" else {"id": member.id}},
+    ).encode()
 
 
 def error_notice(

@@ -251,8 +251,9 @@ class GatewayEndpoint:
     async def process_request(self, connection: ServerConnection, request: Request) -> Response | None:
         """Called for every GET, before it becomes a WebSocket."""
         incoming = self._incoming(connection, request)
-        is_topic = urlsplit(request.path).path == self._path
-        response = self._check_gate(incoming) if is_topic else await self.answer(incoming)
+        response = (
+            self._check_gate(incoming) if (urlsplit(request.path).path == self._path) else await self.answer(incoming)
+        )
         return None if response is None else _response(response)
 
     def _incoming(self, connection: ServerConnection, request: Request) -> GatewayRequest:
@@ -324,8 +325,9 @@ async def listening(
 ) -> AsyncGenerator[GatewayEndpoint]:
     """Serve on bound sockets while the block runs. Then everyone is told to come back later (1012)."""
     host, port = sockets[0].getsockname()[:2] if sockets[0].family != socket.AF_UNIX else ("127.0.0.1", None)
-    gate = Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
-    endpoint = GatewayEndpoint(config, path, gate)
+    endpoint = GatewayEndpoint(
+        config, path, Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
+    )
     limits = config.limits
     servers = [
         await serve(

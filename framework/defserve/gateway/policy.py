@@ -46,7 +46,6 @@ class AdmissionPolicy(Protocol):
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
         """The admission of a bearer token to this topic; None to refuse it. `token` is None if the request has none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +217,12 @@ class IssuedTokens:
             return None if found is not None and self.is_guests(found.participant) else found
         if issued.topic != topic or issued.expires <= self._clock():
             return None
-        holder = credential if issued.is_guest else ""
         return Admission(
-            issued.participant, issued.capabilities, expires=issued.expires, holder=holder, is_guest=issued.is_guest
+            issued.participant,
+            issued.capabilities,
+            expires=issued.expires,
+            holder=credential if issued.is_guest else "",
+            is_guest=issued.is_guest,
         )
 
     def issue(

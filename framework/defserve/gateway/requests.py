@@ -158,15 +158,19 @@ async def _promote(
     if len({member.holder for member in members}) > 1:
         return problem(HTTPStatus.CONFLICT, "several guests have this name: say in which `topic`")
     change = gateway.promote(members[0], wanted.add, wanted.remove, admin.id)
-    body = {
-        "participantId": participant,
-        "oldCapabilities": change.old,
-        "newCapabilities": change.new,
-        "modifiedBy": admin.id,
-        "modifiedAt": change.at,
-        "topics": change.topics,
-    }
-    return GatewayResponse(HTTPStatus.OK, encode(body))
+    return GatewayResponse(
+        HTTPStatus.OK,
+        encode(
+            {
+                "participantId": participant,
+                "oldCapabilities": change.old,
+                "newCapabilities": change.new,
+                "modifiedBy": admin.id,
+                "modifiedAt": change.at,
+                "topics": change.topics,
+            }
+        ),
+    )
 
 
 class Wanted(NamedTuple):

@@ -247,8 +247,9 @@ class SyncClient:
     def _ensure_client(self) -> Client:
         if self._client is None:
             self._portal = self._stack.enter_context(start_blocking_portal("asyncio"))
-            connection = self._portal.call(self._connection)
-            self._client = self._stack.enter_context(self._portal.wrap_async_context_manager(connection))
+            self._client = self._stack.enter_context(
+                self._portal.wrap_async_context_manager(self._portal.call(self._connection))
+            )
         return self._client
 
     def _connection(self) -> Any:
@@ -420,5 +421,12 @@ def assert_schemas(client: SyncClient, path: str | Path, *, update: bool | None 
         from difflib import unified_diff
 
         changes = unified_diff(before.splitlines(), now.splitlines(), "committed", "served", lineterm="")
-        fix = "  fix: if the change is meant, run pytest --update-schemas and commit the file"
-        raise AssertionError("\n".join((f"the tools differ from {file}", *changes, fix)))
+        raise AssertionError(
+            "\n".join(
+                (
+                    f"the tools differ from {file}",
+                    *changes,
+                    "  fix: if the change is meant, run pytest --update-schemas and commit the file",
+                )
+            )
+        )

@@ -51,9 +51,10 @@ async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerat
             "over stdio a server runs in its own process, so it cannot be given as an object",
             fix='name it: @pytest.mark.serves("module:server")',
         )
-    command = ["-m", "defserve", "run", server]
     # The child finds the name where this process would find it.
-    link = await ProcessLink.spawn(sys.executable, command, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    link = await ProcessLink.spawn(
+        sys.executable, ["-m", "defserve", "run", server], env={"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     async with Client(link, **options) as client:
         yield client
 

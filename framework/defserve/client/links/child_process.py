@@ -66,11 +66,12 @@ class ChildOptions(NamedTuple):
         if not (self.ends_with_us and sys.platform == "linux" and (wrapper := shutil.which("setpriv"))):
             return line
         # The wrapper would not say that a command does not exist, and looks for it elsewhere.
-        path = (environment if environment is not None else os.environ).get("PATH")
         if os.path.dirname(self.command):
             found = self.command if os.access(os.path.join(self.cwd or "", self.command), os.X_OK) else None
         else:
-            found = shutil.which(self.command, path=path)
+            found = shutil.which(
+                self.command, path=(environment if environment is not None else os.environ).get("PATH")
+            )
         return (wrapper, "--pdeathsig", "KILL", "--", found, *self.args) if found else line
 
 

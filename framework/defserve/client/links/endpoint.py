@@ -123,8 +123,9 @@ class Endpoint:
         # Such an error without an id was made before the message was read: it is about HTTP.
         words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:MAX_QUOTE_LENGTH]
         text = f"{self} answered HTTP {status} {response.reason}".rstrip()
-        data = {**object_of(error.get("data")), "status": status}
-        return HttpRefusal(f"{text}: {words}" if words else text, data=data)
+        return HttpRefusal(
+            f"{text}: {words}" if words else text, data={**object_of(error.get("data")), "status": status}
+        )
 
     def unreachable(self, error: Broken) -> PeerGone:
         return Unreachable(f"{self} cannot be reached: {error}")
@@ -183,8 +184,7 @@ class AuthorizedEndpoint(Endpoint):
             if response.status not in REFUSED_STATUSES:
                 self._authorizer.on_request_accepted(response.headers)
                 return response
-            sent = shown.get(AUTHORIZATION, "")
-            refusal = HttpChallenge(response.status, response.headers, sent, self._http.peers)
+            refusal = HttpChallenge(response.status, response.headers, shown.get(AUTHORIZATION, ""), self._http.peers)
             if not left or not await self._authorizer.handle_challenge(refusal):
                 return response
             await response.aclose()

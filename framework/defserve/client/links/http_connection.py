@@ -434,8 +434,7 @@ class ResponseFraming:
         return data
 
     def _begin_body(self, head: ResponseHead) -> None:
-        headers = head.headers
-        connection, coding, given = map(headers.get, ("connection", "transfer-encoding", "content-length"))
+        connection, coding, given = map(head.headers.get, ("connection", "transfer-encoding", "content-length"))
         length = None if given is None else _length(given)
         self.reusable = head.minor == 1 and (connection is None or "close" not in connection.lower())
         if head.status in WITHOUT_BODY:

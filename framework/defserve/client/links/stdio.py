@@ -50,8 +50,7 @@ class ProcessLink:
 
         Raises PeerGone if it cannot be started.
         """
-        options = ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace)
-        return cls(await Child.start(options))
+        return cls(await Child.start(ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace)))
 
     async def reopen(self) -> None:
         """End the child and start the same command again. Raises PeerGone if it cannot be started."""

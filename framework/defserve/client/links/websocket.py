@@ -61,8 +61,9 @@ class WebSocketLink:
                     url, headers={**headers, **shown}, longest=longest, subprotocols=[SUBPROTOCOL]
                 )
             except Challenged as refusal:
-                sent = shown.get(AUTHORIZATION, "")
-                challenge = HttpChallenge(refusal.data["status"], refusal.headers, sent, refusal.peers)
+                challenge = HttpChallenge(
+                    refusal.data["status"], refusal.headers, shown.get(AUTHORIZATION, ""), refusal.peers
+                )
                 if not left or not await authorizer.handle_challenge(challenge):
                     raise
                 continue

@@ -216,8 +216,9 @@ class LiveChannels:
                 messages.append(self._message({**object_of(one), "channelId": channel.id}))
             except (InvalidParams, LiveRefusal) as error:
                 self._audit.report(OPEN, "refused", channel_id=channel.id, reason=str(error))
-        is_cut = result.get("historyTruncated") is True
-        return OpenedChannel.extend(channel, history=tuple(messages), history_truncated=is_cut)
+        return OpenedChannel.extend(
+            channel, history=tuple(messages), history_truncated=result.get("historyTruncated") is True
+        )
 
     async def close(self, id: str) -> bool:
         """Have the server close a channel. Whether it did."""
@@ -249,8 +250,7 @@ class LiveChannels:
             if not ack:
                 await self._notify(PUBLISH, params)
                 return None
-            result = await self._request(PUBLISH, params)
-            return Delivery.from_wire(result)
+            return Delivery.from_wire(await self._request(PUBLISH, params))
 
     async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
         """Mark a message of a channel, such as with a reaction. Raises ChannelNotPermitted, and PeerError."""
@@ -258,8 +258,9 @@ class LiveChannels:
             if not self._permits(id, "channels.acknowledge"):
                 raise ChannelNotPermitted(id)
             about: Json = {"channelId": id, "messageId": message_id, "intent": intent}
-            result = await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
-            return Acknowledgement.from_wire(result)
+            return Acknowledgement.from_wire(
+                await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
+            )
 
     async def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
         """Show in a channel that the model writes, or has stopped. A server that may not know is sent nothing."""
@@ -310,8 +311,7 @@ class LiveChannels:
         """
         by_grant = self._sets.grants.by_grant
         declared = self._require_sets(path if path != "channels" or not by_grant else "channels.register")
-        use = path if by_grant or path in OLD_USES else "channels"
-        if sets := self._sets.using(use):
+        if sets := self._sets.using(path if by_grant or path in OLD_USES else "channels"):
             return any(self._covers(one.name, id) for one in sets)
         # A server may have channels without a set for them. If it declares such sets, one must be for this use.
         return not declared

@@ -212,8 +212,7 @@ class ServerHooks:
         except (TimeoutError, DefserveError) as error:
             if self._options.fail_closed:
                 message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
-                feature_set = object_of(getattr(error, "data", None)).get("featureSet", "")
-                raise HookFailed(message, str(feature_set)) from error
+                raise HookFailed(message, str(object_of(getattr(error, "data", None)).get("featureSet", ""))) from error
             log.warning("%s: the answer is not reviewed by %s: %s", AFTER, self._audit.server_id, _why(error))
             return None
 

@@ -126,8 +126,9 @@ class Mcpl:
 
     def sets(self) -> FeatureSets:
         """The policy, for one server."""
-        able = claims(self._offered_05, {TOOLS: {}})
-        return FeatureSets(self.feature_sets, self.scopes, HostGrants(self.grants, able))
+        return FeatureSets(
+            self.feature_sets, self.scopes, HostGrants(self.grants, claims(self._offered_05, {TOOLS: {}}))
+        )
 
     def seen(self) -> Once:
         """The window as a `Once`: the one that was given, or a new one."""

@@ -169,8 +169,7 @@ class StateTracker:
         return {"checkpoint": branch.at} if content is None else {"checkpoint": branch.at, "state": content}
 
     def _is_unowned(self, result: Json, branch: _Branch, params: Mapping[str, Any]) -> bool:
-        given = params.keys() & {"state", "checkpoint"}
-        if given or branch.pinned or branch.at is not None or self._sending is None:
+        if (params.keys() & {"state", "checkpoint"}) or branch.pinned or branch.at is not None or self._sending is None:
             return False
         error = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
         return result.get("isError") is True and error.get("error_type") == StateUnowned.error_type

@@ -567,8 +567,10 @@ async def respond_to_callback(params: Mapping[str, Any], answers: Answers, send:
         ANSWER_BY.set(time.time() + seconds)  # this task is of this one answer
     try:
         async with asyncio.timeout(seconds):
-            response = await _callback_response(params, answers)
-            await send(CALLBACK_RESPOND, {"callback_id": params.get("callback_id"), "response": response})
+            await send(
+                CALLBACK_RESPOND,
+                {"callback_id": params.get("callback_id"), "response": await _callback_response(params, answers)},
+            )
     except TimeoutError:
         log.info("nobody answered a callback within %s ms", patience)
     except PeerError as error:

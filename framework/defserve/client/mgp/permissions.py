@@ -212,8 +212,9 @@ class ServerGrants:
             ("denied", "PERMISSION_DENIED", "DENIED"),
         ):
             if names := [name for name, grant in decided.items() if grant.decision == decision]:
-                details = {"permissions": names, "policy": self._approval.policy}
-                self._audit.report(event, result=result, details=details)
+                self._audit.report(
+                    event, result=result, details={"permissions": names, "policy": self._approval.policy}
+                )
 
 
 # -- MGP §3.5, §3.6 on the wire: a server is asked to wait for decisions, and told of them. Each method has two names.

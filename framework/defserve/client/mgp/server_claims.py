@@ -223,12 +223,11 @@ def _make_error_factory(kind: type[Refused] | type[ToolError]) -> Callable[[Fail
 
 def _to_rejected(failure: Failure) -> DefserveError:
     body, validator = failure.body, object_of(failure.block.get("details")).get("validator")
-    code_safety = failure.code == errors.CODES["code_safety_violation"]
     return Rejected(
         str(body.get("reason") or failure.message),
         body["violations"] if is_array(body.get("violations")) else [],
         object_of(body.get("hints")),
-        guard="code_safety" if code_safety else str(validator or "none"),
+        guard="code_safety" if failure.code == errors.CODES["code_safety_violation"] else str(validator or "none"),
     )
 
 

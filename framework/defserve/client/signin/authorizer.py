@@ -112,8 +112,7 @@ class ServerAuthorizer:
             return {}
         headers = {"authorization": _authorization(credential)}
         if credential.tokens.type == "DPoP" and credential.key is not None:
-            token = credential.tokens.access_token
-            headers["dpop"] = credential.key.proof(method, url, token=token, nonce=self._nonce)
+            headers["dpop"] = credential.key.proof(method, url, token=credential.tokens.access_token, nonce=self._nonce)
         return headers
 
     def on_request_accepted(self, headers: Mapping[str, str]) -> None:
@@ -137,8 +136,7 @@ class ServerAuthorizer:
     async def sign_in(self) -> Credential:
         """Get tokens for a server that has not asked for any. Raises SignInError, also if it names no issuer."""
         await self._load()
-        host = urlsplit(self._url).hostname or ""
-        fetcher = Fetcher(Reach.MACHINE if is_loopback(host) else Reach.INTERNET)
+        fetcher = Fetcher(Reach.MACHINE if is_loopback(urlsplit(self._url).hostname or "") else Reach.INTERNET)
         found = await self._discover(NO_CHALLENGE, fetcher)
         if found.issuer.is_guessed:
             raise SignInError(f"{self._url} answers without a sign-in, and does not say where one could sign in")
@@ -226,8 +224,11 @@ class ServerAuthorizer:
         first = self._grant.scopes
         if first is None:
             first = challenge.scopes or (() if before else found.resource.scopes)
-        beside = self._grant.scopes_beside(found.issuer)
-        return tuple(dict.fromkeys((*before, *first, *(challenge.scopes if before else ()), *beside)))
+        return tuple(
+            dict.fromkeys(
+                (*before, *first, *(challenge.scopes if before else ()), *self._grant.scopes_beside(found.issuer))
+            )
+        )
 
     async def _obtain(
         self, found: Discovered, challenge: Challenge, before: tuple[str, ...], fetcher: Fetcher
@@ -235,8 +236,7 @@ class ServerAuthorizer:
         assert self._grant is not None
         scopes = self._scopes(challenge, found, before)
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
-        wanted = Wanted(self._url, found, scopes, fetcher, key, self._credential)
-        credential = await self._grant.obtain(wanted)
+        credential = await self._grant.obtain(Wanted(self._url, found, scopes, fetcher, key, self._credential))
         async with self._hold_credential_lock():
             await self._store_credential(credential)
         assert self._credential is not None
@@ -443,8 +443,11 @@ class CrossAppAccess(_Unattended):
         store: CredentialStore | None = None,
     ) -> None:
         there, _ = parse_client(idp_client_id, idp_client_secret)
-        provider = IdentityProvider(idp_token_endpoint, id_token, there)
-        grant = AssertionGrant(provider.assertion, ClientRegistration(client_id, client_secret), scopes)
+        grant = AssertionGrant(
+            IdentityProvider(idp_token_endpoint, id_token, there).assertion,
+            ClientRegistration(client_id, client_secret),
+            scopes,
+        )
         super().__init__(grant, issuer, False, store)
 
 

@@ -177,8 +177,7 @@ class TokenEndpoint:
 
     async def tokens(self, form: Mapping[str, str], asked: Sequence[str]) -> Tokens:
         """Ask for tokens. Raises RefusedByIssuer with the issuer's error, SignInError for anything else."""
-        answer = await self.ask(form)
-        return read_tokens(answer.document, asked, is_bound=self._proof_key is not None)
+        return read_tokens((await self.ask(form)).document, asked, is_bound=self._proof_key is not None)
 
     async def ask(self, form: Mapping[str, str]) -> Fetched:
         """Send a form with the client's proof of who it is, and give the answer. Raises like `tokens`."""
@@ -196,8 +195,9 @@ class TokenEndpoint:
             return False
         for kind, token in (("refresh_token", tokens.refresh_token), ("access_token", tokens.access_token)):
             if token:
-                form = {"token": token, "token_type_hint": kind}
-                answer = await self._post(endpoint, "the revocation endpoint", form)
+                answer = await self._post(
+                    endpoint, "the revocation endpoint", {"token": token, "token_type_hint": kind}
+                )
                 if answer.status != 200 and answer.document.get("error") != "unsupported_token_type":
                     raise self._refusal(answer, "the revocation endpoint")
         return True
@@ -358,26 +358,21 @@ class CredentialStore(Protocol):
 
     def load_credential(self, server: str) -> Credential | None:
         """The credential for a server."""
-        ...
 
     def store_credential(self, credential: Credential) -> None:
         """Keep a credential instead of the one before. Raises UsageError if it cannot be kept."""
-        ...
 
     def delete_credential(self, server: str) -> bool:
         """Forget a credential. Whether there was one."""
-        ...
 
     def servers(self) -> Iterator[str]:
         """The servers that there are credentials for."""
-        ...
 
     def hold_credential_lock(self, server: str) -> AbstractContextManager[None]:
         """Whoever else wants to renew the credential of this server waits. Entering it raises OSError or UsageError.
 
         It is entered in one thread and left in another.
         """
-        ...
 
 
 class MemoryCredentialStore:
