@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from defserve.base.peer_bounds import RecentItems
 from defserve.client.extension import ClientExtension
-from defserve.client.replies import Json, object_of, text_of
+from defserve.client.replies import Json, joined_text, object_of, text_of
 from defserve.core.json_values import is_array
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from defserve.errors import PeerError, UsageError
@@ -154,7 +154,7 @@ class RenderedApp:
     @property
     def text(self) -> str:
         """What the model, and a host without views, read of the result."""
-        return text_in(self.result)
+        return joined_text(self.result)
 
     async def value(self) -> Any:
         """The value that the tool returned. Raises ToolError if it failed."""
@@ -240,9 +240,7 @@ class RenderedApp:
 
     async def _may_reach(self, items: Sequence[Json], method: str, params: Json) -> bool:
         """Whether all of the items are of the view's own server, or somebody permits it."""
-        if all(map(self._is_own, items)):
-            return True
-        return self.permit is not None and await self.permit(method, params)
+        return all(map(self._is_own, items)) or (self.permit is not None and await self.permit(method, params))
 
     def _is_own(self, item: Json) -> bool:
         """Whether an item is of the server whose tool shows this view, as far as the server in front tells."""
@@ -258,13 +256,6 @@ def is_visible_to(audience: str, listed: Json) -> bool:
     """Whether a listed tool is for models ("model") or for views ("app"). One that is not listed is for nobody."""
     visibility = object_of(object_of(listed.get("_meta")).get("ui")).get("visibility")
     return bool(listed) and (not is_array(visibility) or audience in visibility)
-
-
-def text_in(result: Json) -> str:
-    """The text blocks of a result."""
-    content: Any = result.get("content")
-    blocks = [object_of(block) for block in content] if is_array(content) else []
-    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
 
 
 def _note(method: str, params: Json) -> Json:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -291,15 +292,13 @@ class Client(ServerRequests):
         `again` asks for a new list if the kept one does not have the tool or, without a session, is older than its
         server lets it get: there nobody says that it changed.
         """
-        if self._listed is None or (again and (tool not in self._listed or self._is_outdated())):
+        is_outdated = again and self.stateless and monotonic() >= self._listed_until
+        if self._listed is None or is_outdated or (again and tool not in self._listed):
             read_at, lifetimes = monotonic(), [MAX_LIST_SECONDS]
             items = await self._pages("tools/list", "tools", on_page=lambda page: lifetimes.append(_lifetime(page)))
             self._listed = {str(item.get("name")): item for item in items if is_object(item)}
             self._listed_until = read_at + min(lifetimes)
         return self._listed.get(tool) or {}
-
-    def _is_outdated(self) -> bool:
-        return self.stateless and monotonic() >= self._listed_until
 
     async def set_log_level(self, level: str) -> None:
         """Ask for log notifications of `level` and above. In the stateless era each later request carries the level."""
@@ -390,11 +389,8 @@ class Client(ServerRequests):
                 raise PeerError(f"the result of {method} is not an object")
             return result
 
-        def follow_up(params: Mapping[str, Any]) -> Awaitable[Json]:
-            return in_rounds(ask, params, self.answers)
-
-        send = self._composition.wrap_request(method, follow_up if follow else ask, observer)
-        return await send(params or {})
+        send = partial(in_rounds, ask, answers=self.answers) if follow else ask
+        return await self._composition.wrap_request(method, send, observer)(params or {})
 
     def lifecycle(self) -> LifecycleChanges:
         """Changes of the server's state: `async with client.lifecycle() as changes: async for change in changes`.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
-
-from pydantic_core import from_json
+from typing import Final, NamedTuple, TypeAlias
 
 from defserve.client.link import Authorizer, HttpChallenge, Resolve
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, ProxiedResponse, is_proxied
 from defserve.client.links.http_connection import Broken, Response
-from defserve.client.replies import object_of
+from defserve.client.replies import object_of, parse_object
 from defserve.core.messages import INVALID_REQUEST
 from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, UsageError
@@ -116,7 +114,7 @@ class Endpoint:
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
             return Challenged(self, status, challenge)
-        reply = _reply_of(body) if media_type(response) == JSON else {}
+        reply = parse_object(body) if media_type(response) == JSON else {}
         error = object_of(reply.get("error"))
         if error and (reply.get("id") is not None or error.get("code") != INVALID_REQUEST):
             return peer_error(error)
@@ -134,11 +132,6 @@ class Endpoint:
         await self._http.aclose()
 
 
-def add_bearer_token(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
-    """The headers with a bearer token, if there is one."""
-    return {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
-
-
 def media_type(response: HttpResponse) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -151,19 +144,11 @@ async def body_of(response: HttpResponse) -> bytes:
     return body
 
 
-def _reply_of(body: bytes) -> dict[str, Any]:
-    try:
-        return object_of(from_json(body))
-    except ValueError:
-        return {}
-
-
 # -- An endpoint whose credentials may change: they are asked for with each request, and renewed if they are refused.
 
 
 MAX_AUTH_ROUNDS: Final = 3
 """How often one request is sent again with other credentials: a nonce, a sign-in, more scopes."""
-REFUSED_STATUSES: Final = frozenset((401, 403))
 AUTHORIZATION: Final = "authorization"
 
 
@@ -181,7 +166,7 @@ class AuthorizedEndpoint(Endpoint):
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
             shown = await self._authorizer.headers(method, self._address.url)
             response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable)
-            if response.status not in REFUSED_STATUSES:
+            if response.status not in (401, 403):
                 self._authorizer.on_request_accepted(response.headers)
                 return response
             refusal = HttpChallenge(response.status, response.headers, shown.get(AUTHORIZATION, ""), self._http.peers)
@@ -208,7 +193,5 @@ def endpoint_at(
     authorizer: Authorizer | None,
 ) -> Endpoint:
     """The endpoint at an address, with a fixed token, with an authorizer, or with neither."""
-    whole = add_bearer_token(headers, token)
-    if authorizer is None:
-        return Endpoint(url, whole, resolve)
-    return AuthorizedEndpoint(url, whole, resolve, authorizer)
+    whole = {**(headers or {}), **({AUTHORIZATION: f"Bearer {token}"} if token else {})}
+    return Endpoint(url, whole, resolve) if authorizer is None else AuthorizedEndpoint(url, whole, resolve, authorizer)

@@ -89,18 +89,15 @@ class EventStreams:
                 continue
             await response.aclose()
             if status < 500 and status not in PASSING:
-                self._note_refusal(status, is_missed=was_open and request is None)
+                if was_open and request is None and status not in SESSION_GONE:
+                    log.warning("no longer listening to %s: it answered HTTP %s", self._endpoint, status)
+                else:
+                    log.debug("%s has no such stream: HTTP %s", self._endpoint, status)
                 if status in SESSION_GONE and tries > 1:
                     how.lost()
                 return None
             failures, wanted = failures + 1, parse_retry_after(response.headers)
         return None
-
-    def _note_refusal(self, status: int, *, is_missed: bool) -> None:
-        if is_missed and status not in SESSION_GONE:
-            log.warning("no longer listening to %s: it answered HTTP %s", self._endpoint, status)
-        else:
-            log.debug("%s has no such stream: HTTP %s", self._endpoint, status)
 
     async def read_events(
         self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear

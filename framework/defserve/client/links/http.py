@@ -8,7 +8,7 @@ import asyncio
 import base64
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -176,7 +176,12 @@ class HttpLink:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
-            await self._end_session()
+            try:
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
+                log.debug("the end of the session was answered with HTTP %s", response.status)
+            except (TimeoutError, PeerError, Broken) as error:
+                log.debug("the server was not told of the end of the session: %r", error)
         await self._endpoint.aclose()
         if self._inbox.empty():
             self._inbox.put_nowait(None)
@@ -248,8 +253,10 @@ class HttpLink:
                 return await self._hear(await body_of(response), request, hear)
             if kind == EVENTS:
                 return await self._streams.read_events(response, stream, request, hear)
-            what = f"HTTP {response.status} and {kind or 'nothing'}"
-            raise PeerError(f"the server answered {request.method} with {what}, neither JSON nor an event stream")
+            raise PeerError(
+                f"the server answered {request.method} with HTTP {response.status} and {kind or 'nothing'},"
+                " neither JSON nor an event stream"
+            )
         finally:
             if kind != EVENTS:
                 await response.aclose()
@@ -289,18 +296,18 @@ class HttpLink:
 
     async def _learn(self, request: Request) -> bool:
         """List the tools to learn their headers. Whether the call needs other headers than it was sent with."""
-        before, pages = self._tool_headers.mirrors(request), ToolPages(request)
-        for page in pages:
-            pages.turn(await self._fetch(page))
+        before, version = self._tool_headers.mirrors(request), version_of(request)
+        params: dict[str, Any] = {"_meta": object_of(request.params.get("_meta"))}
+        for number in range(MAX_PAGES):
+            page = Request(f"{request.id}-tools-{number}", "tools/list", params, {})
+            content = encode({"jsonrpc": "2.0", "id": page.id, "method": page.method, "params": params})
+            reply = await self._post(page, content, version, SseParser(MAX_MESSAGE_BYTES), self._overhear)
+            if reply is None:
+                raise PeerGone("the stream of tools/list ended before its answer")
+            if (cursor := object_of(reply.result).get("nextCursor")) is None:
+                break
+            params = {**params, "cursor": cursor}
         return self._tool_headers.mirrors(request) != before
-
-    async def _fetch(self, request: Request) -> Reply:
-        """The answer to a stateless request that the link itself makes."""
-        content = encode({"jsonrpc": "2.0", "id": request.id, "method": request.method, "params": request.params})
-        reply = await self._post(request, content, version_of(request), SseParser(MAX_MESSAGE_BYTES), self._overhear)
-        if reply is None:
-            raise PeerGone(f"the stream of {request.method} ended before its answer")
-        return reply
 
     async def _listen(self) -> None:
         """Read the messages that are not responses. Many servers have no such stream."""
@@ -364,14 +371,6 @@ class HttpLink:
         self._session = self._version = None
         if self._listening is not None:
             self._listening.cancel()
-
-    async def _end_session(self) -> None:
-        try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
-            log.debug("the end of the session was answered with HTTP %s", response.status)
-        except (TimeoutError, PeerError, Broken) as error:
-            log.debug("the server was not told of the end of the session: %r", error)
 
     def _session_headers(self) -> dict[str, str]:
         headers = {SESSION: self._session, VERSION: self._version}
@@ -438,28 +437,6 @@ class ToolHeaders:
         else:
             self._mirrors.drop(name)
         return True
-
-
-class ToolPages:
-    """Requests for the pages of the tool list, on behalf of `request` and with its envelope."""
-
-    def __init__(self, request: Request) -> None:
-        self._meta, self._id = object_of(request.params.get("_meta")), f"{request.id}-tools"
-        self._cursor: Any = None
-        self._more = True
-
-    def __iter__(self) -> Iterator[Request]:
-        for number in range(MAX_PAGES):
-            if not self._more:
-                return
-            self._more = False
-            params = {"_meta": self._meta} if self._cursor is None else {"_meta": self._meta, "cursor": self._cursor}
-            yield Request(f"{self._id}-{number}", "tools/list", params, {})
-
-    def turn(self, reply: Reply) -> None:
-        """Read from the answer whether there is another page, and its cursor."""
-        self._cursor = object_of(reply.result).get("nextCursor")
-        self._more = self._cursor is not None
 
 
 # -- The HTTP headers in which a stateless request repeats parts of its body (2026-07-28: Streamable HTTP).

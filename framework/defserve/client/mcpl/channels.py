@@ -33,7 +33,6 @@ CLOSE: Final = "channels/close"
 PUBLISH: Final = "channels/publish"
 INCOMING: Final = "channels/incoming"
 ACKNOWLEDGE: Final = "channels/acknowledge"
-TYPING: Final = "channels/typing"
 
 OLD_USES: Final = ("channels.publish", "channels.observe")
 
@@ -270,7 +269,7 @@ class LiveChannels:
             permitted = False
         if permitted:
             more = {"metadata": dict(metadata)} if metadata is not None else {}
-            await self._notify(TYPING, {"channelId": id, "op": "start" if active else "stop", **more})
+            await self._notify("channels/typing", {"channelId": id, "op": "start" if active else "stop", **more})
 
     def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
         """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`.

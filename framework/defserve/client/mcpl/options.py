@@ -45,7 +45,6 @@ OFFERS: Final = (
     "stateUpdate",
 )
 VERSIONS: Final = (V04.version, V05.version)
-POLICY_SECONDS: Final = 15.0
 
 
 class Mcpl:
@@ -100,7 +99,7 @@ class Mcpl:
         without: Sequence[str] = (),
         version: Literal["0.4", "0.5"] = "0.4",
         grants: Sequence[str] | None = None,
-        policy_seconds: float = POLICY_SECONDS,
+        policy_seconds: float = 15.0,
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
             raise UsageError(f"without={unknown} is not possible", fix=f"use some of {', '.join(OFFERS)}")

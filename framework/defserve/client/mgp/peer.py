@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from pydantic_core import from_json
@@ -30,6 +30,7 @@ from defserve.client.answers import (
     form,
     maybe_await,
 )
+from defserve.client.apps import server_of
 from defserve.client.audit import AUDIT_NOTIFICATION, FELL_BACK, RETRIED, MgpAuditTrail
 from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
@@ -44,7 +45,6 @@ from defserve.core.json_values import as_list
 from defserve.core.messages import Id, encode
 from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused, UsageError
 from defserve.protocols.mcp.asking.client_features import VALUE
-from defserve.protocols.mcp.errors import SERVER_KEY
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, sinks_of
 from defserve.protocols.mgp.forwarding import judge
 from defserve.protocols.mgp.permissions import NotConfirmed, format_question
@@ -53,6 +53,7 @@ from defserve.protocols.mgp.terms import CONFIRMED_KEY
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
+    from defserve.client.mgp.streaming import Stream
     from defserve.protocols.mgp.vocabulary import PermissionDecision
 
 
@@ -132,12 +133,6 @@ Outcome: TypeAlias = tuple[Json | PeerError, Failure | None]
 """A result or an error, and what MGP says about it."""
 
 
-class ChunkReader(Protocol):
-    """A call that reads its chunks."""
-
-    def heard(self, params: Mapping[str, Any]) -> None: ...
-
-
 class MgpPeer(ClientExtension):
     """`client.mgp`. `version` is None until the conversation is open, and with a server that does not speak MGP."""
 
@@ -150,7 +145,7 @@ class MgpPeer(ClientExtension):
         self.permissions_required: tuple[str, ...] = ()
         self.server_id = ""
         self.trust_level: str | None = None
-        self.streams: dict[Id, ChunkReader] = {}
+        self.streams: dict[Id, Stream] = {}
         """The calls that read chunks, by the ids of their requests."""
         self._options, self._conversation, self._client = options, conversation, client
         self._agreement: SessionTerms | None = None
@@ -190,7 +185,11 @@ class MgpPeer(ClientExtension):
     async def on_agreed(self, terms: SessionTerms) -> None:
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
         self._agreement = terms
-        self._read_claims(terms)
+        claims = parse_mgp_claims(terms, self._options.get_offered_extensions(self._client.answers))
+        self.server_id = self._audit.server_id = claims.server_id or str(terms.server_info.get("name", "unknown"))
+        if claims.version is not None:
+            self.version, self.extensions, self.sections = claims.version, claims.extensions, claims.sections
+            self.permissions_required, self.trust_level = claims.permissions, claims.trust_level
         details = {"protocol_version": terms.version, "mgp": self.version, "extensions": list(self.extensions)}
         self._audit.report("SERVER_CONNECTED", details=details)
         if "permissions" in self.sections and not terms.stateless:
@@ -215,13 +214,6 @@ class MgpPeer(ClientExtension):
                 details |= {"calls_seen": self._audit.calls, "events_reported": self._audit.reports}
             self._audit.report("SERVER_DISCONNECTED", details=details)
 
-    def _read_claims(self, agreement: SessionTerms) -> None:
-        said = parse_mgp_claims(agreement, self._options.get_offered_extensions(self._client.answers))
-        self.server_id = self._audit.server_id = said.server_id or str(agreement.server_info.get("name", "unknown"))
-        if said.version is not None:
-            self.version, self.extensions, self.sections = said.version, said.extensions, said.sections
-            self.permissions_required, self.trust_level = said.permissions, said.trust_level
-
     async def _send(self, method: str, params: Mapping[str, Any]) -> Any:
         if self._agreement is None:
             raise PeerGone("the conversation is over")
@@ -235,7 +227,7 @@ class MgpPeer(ClientExtension):
         return {
             CHUNK: self._on_chunk,
             AUDIT_NOTIFICATION: self._on_audit_event,
-            CALLBACK_REQUEST: self._on_callback,
+            "notifications/mgp.callback.request": self._on_callback,
         }
 
     def _on_chunk(self, method: str, params: Json) -> None:
@@ -248,7 +240,8 @@ class MgpPeer(ClientExtension):
             self._audit.record_server_event(params)
 
     def _on_callback(self, method: str, params: Json) -> None:
-        if "callbacks" in self.sections and wants_answer(params):
+        wants_answer = isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
+        if "callbacks" in self.sections and wants_answer:
             self._conversation.start_answer(respond_to_callback(params, self._client.answers, self._send))
 
     # -- requests ----------------------------------------------------------------------------------------
@@ -322,7 +315,7 @@ class MgpPeer(ClientExtension):
         one, each may only name its own.
         """
         failed, named = await self._find_tool(name), await self._find_tool(other)
-        return bool(named) and _server_of(failed) == _server_of(named)
+        return bool(named) and server_of(failed) == server_of(named)
 
     async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
         """Whether a person has confirmed a tool whose risk the server may not know that we know."""
@@ -386,10 +379,6 @@ class MgpPeer(ClientExtension):
         )
 
 
-def _server_of(tool: Json) -> str | None:
-    return text_of(object_of(tool.get("_meta")).get(SERVER_KEY))
-
-
 def _raise_if_error(outcome: Json | PeerError) -> Json:
     if isinstance(outcome, PeerError):
         raise outcome
@@ -405,8 +394,6 @@ def _raise_if_error(outcome: Json | PeerError) -> Json:
 Check: TypeAlias = str | Validator | Callable[..., Any]
 """The name of a standard validator, one made with `@validator`, or a function that `@validator` takes."""
 Checks: TypeAlias = Check | Sequence[Check]
-
-EVERY_TOOL: Final = "*"
 
 # Validator → words (and pairs of words) in a tool's name that suggest it, and argument names that do.
 SUGGESTED_BY: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
@@ -435,7 +422,7 @@ class CallValidation:
 
     async def check(self, tool: ListedSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
         """Raises Rejected. `enforced` says that the server applies the declared validator as well."""
-        configured = [*self._configured.get(EVERY_TOOL, ()), *self._configured.get(tool.name, ())]
+        configured = [*self._configured.get("*", ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
             self._check_standard(tool, arguments, enforced)
         for check in configured:
@@ -543,9 +530,6 @@ class CallConfirmation:
 # null if the question was dismissed, or if this client can ask nobody.
 
 
-CALLBACK_REQUEST: Final = "notifications/mgp.callback.request"
-CALLBACK_RESPOND: Final = "mgp/callback/respond"
-
 ANSWER_BY: Final[ContextVar[float | None]] = ContextVar("answer_by", default=None)
 """Until when (seconds since 1970) the server waits for the answer that is being asked for; None if it does not say."""
 
@@ -568,7 +552,7 @@ async def respond_to_callback(params: Mapping[str, Any], answers: Answers, send:
     try:
         async with asyncio.timeout(seconds):
             await send(
-                CALLBACK_RESPOND,
+                "mgp/callback/respond",
                 {"callback_id": params.get("callback_id"), "response": await _callback_response(params, answers)},
             )
     except TimeoutError:
@@ -577,10 +561,6 @@ async def respond_to_callback(params: Mapping[str, Any], answers: Answers, send:
         log.info("the server did not take the answer to a callback: %s", error)
     except Exception:
         log.exception("answering a callback failed")
-
-
-def wants_answer(params: Mapping[str, Any]) -> bool:
-    return isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
 
 
 async def _callback_response(params: Mapping[str, Any], answers: Answers) -> Any:
