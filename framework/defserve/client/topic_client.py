@@ -27,7 +27,6 @@ from defserve.version import VERSION
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 WELCOME_SECONDS: Final = 10.0
-HEARD_AT_MOST: Final = 10_000
 
 log = logging.getLogger("defserve.client")
 
@@ -76,7 +75,7 @@ class TopicClient(Participant):
 
     def heard(self) -> AsyncIterator[Heard]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
-        unread: UnreadItems[Heard] = UnreadItems(HEARD_AT_MOST)
+        unread: UnreadItems[Heard] = UnreadItems(10_000)
         self._heard.append(unread)
         return self._listen(unread)
 

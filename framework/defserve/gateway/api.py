@@ -17,14 +17,21 @@ from defserve.auth.rates import Buckets, Rate
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.gateway.gateway import Gateway
-from defserve.gateway.policy import PARTICIPANT_FIX, Admission, GuestRules, IssuedTokens, is_participant, is_topic
+from defserve.gateway.policy import (
+    PARTICIPANT_FIX,
+    Admission,
+    GuestRules,
+    IssuedTokens,
+    covers,
+    is_participant,
+    is_topic,
+)
 from defserve.gateway.requests import PATTERNS, GatewayRequest, GatewayResponse, only, problem
 from defserve.protocols.mcpx.envelope import PROFILES, is_reserved
 from defserve.serve.sockets import network_of
 
 PREFIX: Final = "/v0.1/"
 MAX_HISTORY: Final = 1_000
-DEFAULT_HISTORY: Final = 100
 ISSUING: Final = Rate(per_second=1, burst=20)
 
 NO_GUESTS: Final = "this gateway gives tokens to nobody without one; its operator can allow it with [guests]"
@@ -94,7 +101,7 @@ class TopicApi:
     def _history(self, topic: str, admission: Admission, request: GatewayRequest) -> GatewayResponse:
         """Newest first. `before` is the id or the `ts` of a message; `limit` is 100 unless given."""
         query = parse_qs(urlsplit(request.target).query)
-        limit, before = query.get("limit", [str(DEFAULT_HISTORY)])[0], query.get("before", [""])[0]
+        limit, before = query.get("limit", ["100"])[0], query.get("before", [""])[0]
         if not limit.isdecimal() or not limit.isascii() or len(limit) > 6 or not 0 < int(limit) <= MAX_HISTORY:
             return problem(HTTPStatus.BAD_REQUEST, f"limit is a number from 1 to {MAX_HISTORY}")
         found = self._gateway.topics.get(topic)
@@ -158,7 +165,7 @@ class TopicApi:
     ) -> GatewayResponse | None:
         if not guests.may_be_called(participant):
             return problem(HTTPStatus.FORBIDDEN, f"a guest here is called {' or '.join(guests.names)}")
-        if not guests.may_enter(topic):
+        if not covers(guests.topics, topic):
             return problem(HTTPStatus.FORBIDDEN, "guests may not enter this topic")
         if not set(wanted) <= set(guests.capabilities):
             return problem(HTTPStatus.FORBIDDEN, f"a guest here may have {', '.join(guests.capabilities)}")

@@ -256,12 +256,9 @@ class Gateway:
         cause: Envelope | BrokenEnvelope,
         more: dict[str, Any] | None = None,
     ) -> None:
-        self._count_refusal(member, name, cause)
-        self._send([member], error_notice(member, name, message, cause.id, more))
-
-    def _count_refusal(self, member: TopicMember, name: str, cause: Envelope | BrokenEnvelope) -> None:
         self.metrics.count("refused_total", name)
         _log_event("refused", member, error=name, id=cause.id, kind=cause.kind)
+        self._send([member], error_notice(member, name, message, cause.id, more))
 
     # -- administration ----------------------------------------------------------------------------------
 

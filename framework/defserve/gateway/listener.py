@@ -81,7 +81,7 @@ class GatewayConnection(ServerConnection):
         return (self.credential,) if self.credential is not None else ()
 
     def credential_ended(self, key: Any) -> None:
-        self._listener = _ignore_data  # it may go on sending until it has answered the close
+        self._listener = lambda data: None  # it may go on sending until it has answered the close
         self.end(POLICY, ENDED)
 
     def data_received(self, data: bytes) -> None:
@@ -142,7 +142,10 @@ class GatewayConnection(ServerConnection):
             self._held.append(data)
         elif self._listener is not None:
             if wait := self._listener(data):
-                self._hold(data, wait)
+                # The sender notices it by itself: what it writes is not taken. A few frames may have been read with it.
+                self._held.append(data)
+                self.transport.pause_reading()
+                asyncio.get_running_loop().call_later(wait, self._release)
         else:
             # The message came before the member was admitted.
             self._early.append(data)
@@ -156,12 +159,6 @@ class GatewayConnection(ServerConnection):
             self._message(data)
         if not self._held:
             self.transport.resume_reading()
-
-    def _hold(self, data: bytes, seconds: float) -> None:
-        # The sender notices it by itself: what it writes is not taken. A few frames may have been read with this one.
-        self._held.append(data)
-        self.transport.pause_reading()
-        asyncio.get_running_loop().call_later(seconds, self._release)
 
     def _release(self) -> None:
         while self._held and self._listener is not None:
@@ -215,10 +212,6 @@ class GatewayEndpoint:
         self.tasks = BackgroundTasks()
         self._to_flush: list[GatewayConnection] = []
 
-    def close(self) -> None:
-        """Verify no more credentials."""
-        self.live.close()
-
     def needs_flush(self, connection: GatewayConnection) -> None:
         """Write to it after everything that arrived together was read: a burst is one write per receiver."""
         if not self._to_flush:
@@ -254,7 +247,9 @@ class GatewayEndpoint:
         response = (
             self._check_gate(incoming) if (urlsplit(request.path).path == self._path) else await self.answer(incoming)
         )
-        return None if response is None else _response(response)
+        if response is None:
+            return None
+        return Response(response.status.value, response.status.phrase, Headers(response.fields()), response.body)
 
     def _incoming(self, connection: ServerConnection, request: Request) -> GatewayRequest:
         headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
@@ -350,7 +345,7 @@ async def listening(
     try:
         yield endpoint
     finally:
-        endpoint.close()
+        endpoint.live.close()
         for server in servers:
             for connection in server.connections:
                 endpoint.tasks.start(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
@@ -365,16 +360,5 @@ def _only_value(query: Mapping[str, list[str]], name: str) -> str:
     return given[0] if len(given) == 1 else ""
 
 
-def _ignore_data(data: bytes) -> None:
-    """The sender may not send any more."""
-
-
 def _if_taken(query: Mapping[str, list[str]]) -> str:
     return query.get("if_taken", [REPLACE])[0]
-
-
-def _response(given: GatewayResponse) -> Response:
-    headers = Headers([("Content-Type", given.media_type), ("Content-Length", str(len(given.body)))])
-    for name, value in (("Connection", "close"), ("Cache-Control", "no-store"), *given.headers):
-        headers[name] = value
-    return Response(given.status.value, given.status.phrase, headers, given.body)

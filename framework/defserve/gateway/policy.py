@@ -157,9 +157,7 @@ def covers(patterns: Iterable[str], topic: str) -> bool:
 
 
 def _texts(value: object) -> tuple[str, ...] | None:
-    if not is_array(value) or not all(isinstance(item, str) and item for item in value):
-        return None
-    return tuple(value)
+    return tuple(value) if is_array(value) and all(isinstance(item, str) and item for item in value) else None
 
 
 # -- Tokens that the gateway itself gives out, at `POST /v0.1/auth/token`. They are kept in memory, as digests.
@@ -178,9 +176,6 @@ class GuestRules:
 
     def may_be_called(self, name: str) -> bool:
         return covers(self.names, name)
-
-    def may_enter(self, topic: str) -> bool:
-        return covers(self.topics, topic)
 
 
 class IssuedToken(NamedTuple):

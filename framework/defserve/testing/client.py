@@ -260,13 +260,10 @@ class SyncClient:
             "version": version_of(self.era),
             "answers": self._script.answers(),
             "on_log": self.logs.append,
-            "on_progress": self._on_progress,
+            "on_progress": lambda *told: self.progress.append(told),
             "on_notification": self._heard,
         }
         return connect_over(self.over, self.server, options)
-
-    def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        self.progress.append((progress, total, message))
 
     def _find_notifications(self, method: str) -> list[Json]:
         return [params for name, params in self.notifications if name == method]

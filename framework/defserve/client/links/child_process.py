@@ -15,6 +15,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
@@ -208,13 +209,11 @@ class Child(asyncio.SubprocessProtocol):
 
     def signal(self, number: int) -> None:
         """To the child and everything that it started."""
-        try:
+        with suppress(ProcessLookupError):
             if os.name == "posix":
                 os.killpg(self.pid, number)
             else:
                 self._running.terminate()
-        except ProcessLookupError:
-            pass
 
     @property
     def left_others(self) -> bool:
@@ -241,7 +240,10 @@ class Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == STDERR:
-            self._take_stderr(data)
+            if self.options.echo:
+                sys.stderr.write(printable_lines(data.decode(errors="replace")))
+                sys.stderr.flush()
+            self.stderr.feed(data)
         elif not self.ended_output:
             self._hears = True
             if self._is_dropped:
@@ -362,12 +364,6 @@ class Child(asyncio.SubprocessProtocol):
             # The line feed that is missing.
             self._uncut.append(b"\n")
             self._hand_on_soon()
-
-    def _take_stderr(self, data: bytes) -> None:
-        if self.options.echo:
-            sys.stderr.write(printable_lines(data.decode(errors="replace")))
-            sys.stderr.flush()
-        self.stderr.feed(data)
 
 
 class _Output(asyncio.Protocol):
@@ -553,11 +549,10 @@ WINDOWS_NAMES: Final = frozenset(
     "APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA NUMBER_OF_PROCESSORS OS PATH PATHEXT PROCESSOR_ARCHITECTURE "
     "PROGRAMDATA PROGRAMFILES SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE WINDIR".split()
 )
-LOCALE: Final = "LC_"
 
 
 def bare_environment(given: Mapping[str, str]) -> dict[str, str]:
     """What any program needs (where programs, the home folder and temporary files are, the language), and `given`."""
     names = WINDOWS_NAMES if os.name == "nt" else INHERITED_NAMES
-    ours = {name: value for name, value in os.environ.items() if name in names or name.startswith(LOCALE)}
+    ours = {name: value for name, value in os.environ.items() if name in names or name.startswith("LC_")}
     return {**ours, **given}

@@ -174,8 +174,7 @@ class ServerAuthorizer:
     async def _renew(self, status: int, challenge: Challenge, reach: Reach) -> bool:
         """Other credentials than those that were refused. Whether there are any."""
         credential, fetcher = self._credential, Fetcher(reach)
-        tokens = credential and credential.tokens
-        if tokens is not None and await self._adopt_renewed_tokens():
+        if credential is not None and credential.tokens is not None and await self._adopt_renewed_tokens():
             return True
         if self._grant is None and not (credential and credential.can_refresh and status == 401):
             return False
@@ -218,29 +217,21 @@ class ServerAuthorizer:
             )
         return found
 
-    def _scopes(self, challenge: Challenge, found: Discovered, before: tuple[str, ...]) -> tuple[str, ...]:
-        """The scopes to ask for: those given, or of the challenge, or of the metadata; never less than before."""
-        assert self._grant is not None
-        first = self._grant.scopes
-        if first is None:
-            first = challenge.scopes or (() if before else found.resource.scopes)
-        return tuple(
-            dict.fromkeys(
-                (*before, *first, *(challenge.scopes if before else ()), *self._grant.scopes_beside(found.issuer))
-            )
-        )
-
     async def _obtain(
         self, found: Discovered, challenge: Challenge, before: tuple[str, ...], fetcher: Fetcher
     ) -> Credential:
         assert self._grant is not None
-        scopes = self._scopes(challenge, found, before)
+        # The scopes to ask for: those given, or of the challenge, or of the metadata; never less than before.
+        first = self._grant.scopes
+        if first is None:
+            first = challenge.scopes or (() if before else found.resource.scopes)
+        beside = (*(challenge.scopes if before else ()), *self._grant.scopes_beside(found.issuer))
+        scopes = tuple(dict.fromkeys((*before, *first, *beside)))
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
         credential = await self._grant.obtain(Wanted(self._url, found, scopes, fetcher, key, self._credential))
         async with self._hold_credential_lock():
             await self._store_credential(credential)
-        assert self._credential is not None
-        return self._credential
+        return credential
 
     async def _refresh(self, before: Credential) -> bool:
         """Renew the access token. Whether there is another one now. A refresh token that has ended is forgotten."""
@@ -347,15 +338,11 @@ class SignIn:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `ClientAuth`. Raises UsageError for an address that is neither https nor on this machine."""
-        redirect, store = self._redirect, self._store
+        redirect, store = self._redirect, user_store() if self._store is None else self._store
         if redirect is None:
             from defserve.client.signin.browser import Browser
 
             redirect = Browser()
-        if store is None:
-            from defserve.client.signin.credential_files import user_store
-
-            store = user_store()
         grant = PersonGrant(redirect, self._client, self._url_id, self._name, self._scopes)
         return ServerAuthorizer(url, store, grant, self._how)
 
@@ -368,12 +355,7 @@ class StoredSignIn:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `ClientAuth`."""
-        store = self._store
-        if store is None:
-            from defserve.client.signin.credential_files import user_store
-
-            store = user_store()
-        return ServerAuthorizer(url, store, None)
+        return ServerAuthorizer(url, user_store() if self._store is None else self._store, None)
 
 
 class _Unattended:

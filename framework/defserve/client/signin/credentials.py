@@ -127,7 +127,6 @@ SLACK_SECONDS: Final = 30.0
 MAX_TOKEN_LENGTH: Final = 32 * 1024
 MAX_LIFETIME_SECONDS: Final = 10 * 365 * 86_400
 """Seconds. An issuer may write any number."""
-ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 NONCE_WANTED: Final = "use_dpop_nonce"
 TOKEN_TYPES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
 
@@ -221,7 +220,7 @@ class TokenEndpoint:
         if client.method == POST and client.client_secret is not None:
             fields["client_secret"] = client.client_secret
         elif client.method == SIGNED and (signing := self._signing_key) is not None:
-            fields["client_assertion_type"] = ASSERTION
+            fields["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
             fields["client_assertion"] = sign_assertion(
                 signing.key, signing.algorithm, client.client_id, self._issuer.issuer
             )
@@ -270,10 +269,6 @@ def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Toke
 # -- DPoP (RFC 9449): a key of ours, and proofs that whoever sends a token has it.
 
 
-PROOF_ALGORITHM: Final = "ES256"
-PROOF_TYPE: Final = "dpop+jwt"
-
-
 class ProofKey:
     """A key pair for one credential. The private half leaves it only by `kept`."""
 
@@ -303,7 +298,7 @@ class ProofKey:
             claims["ath"] = json_values.encode_base64url(hashlib.sha256(token.encode("ascii")).digest())
         if nonce is not None:
             claims["nonce"] = nonce
-        return load_pyjwt().encode(claims, self._key, PROOF_ALGORITHM, {"typ": PROOF_TYPE, "jwk": self._public})
+        return load_pyjwt().encode(claims, self._key, "ES256", {"typ": "dpop+jwt", "jwk": self._public})
 
 
 def sign_assertion(key: str | bytes, algorithm: str, client_id: str, audience: str) -> str:

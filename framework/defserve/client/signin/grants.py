@@ -28,9 +28,6 @@ from defserve.client.signin.issuer import (
 )
 from defserve.errors import UsageError
 
-TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 
 
@@ -90,7 +87,9 @@ class PersonGrant:
         check_issuer(issuer)
         known = self._find_registration(wanted)
         # Each issuer sends people to an address of its own, so that none can pass on a code of another (RFC 9700 §4.4).
-        mark = "" if self._is_given(issuer) else hashlib.sha256(issuer.issuer.encode()).hexdigest()[:16]
+        # Not if somebody else decided which addresses the client may be sent back to.
+        is_given = self.client is not None or (self.url_id is not None and issuer.takes_url_ids)
+        mark = "" if is_given else hashlib.sha256(issuer.issuer.encode()).hexdigest()[:16]
         async with self.redirect.open(known.redirect_uri if known else "", mark) as visit:
             client = await self._client(wanted, known, visit.uri)
             attempt = Attempt(wanted.found, client, visit.uri, wanted.scopes)
@@ -99,10 +98,6 @@ class PersonGrant:
             endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key)
             tokens = await endpoint.tokens(attempt.token_request(code), wanted.scopes)
         return replace(wanted.credential(client), tokens=tokens)
-
-    def _is_given(self, issuer: IssuerMetadata) -> bool:
-        """Whether somebody else decided which addresses the client may be sent back to."""
-        return self.client is not None or (self.url_id is not None and issuer.takes_url_ids)
 
     def _find_registration(self, wanted: Wanted) -> ClientRegistration | None:
         """The client that was registered before, with this very issuer, for as much as is wanted now."""
@@ -161,7 +156,7 @@ class AssertionGrant:
     async def obtain(self, wanted: Wanted) -> Credential:
         client = method_for(self.client, wanted.found.issuer)
         form = {
-            "grant_type": JWT_BEARER,
+            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
             "assertion": await self.assertion(wanted),
             "resource": wanted.found.resource.resource,
             **_scope(wanted),
@@ -181,12 +176,12 @@ class IdentityProvider:
     async def assertion(self, wanted: Wanted) -> str:
         """The identity assertion (ID-JAG) for the issuer of a server."""
         form = {
-            "grant_type": TOKEN_EXCHANGE,
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
             "requested_token_type": ID_JAG,
             "audience": wanted.found.issuer.issuer,
             "resource": wanted.found.resource.resource,
             "subject_token": self.id_token,
-            "subject_token_type": ID_TOKEN,
+            "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
             **_scope(wanted),
         }
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)

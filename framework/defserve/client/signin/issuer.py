@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from defserve.auth.oauth import Challenge, covers, is_loopback, issuer_places, origin_of, resource_places
 from defserve.client.replies import Json, number_of, text_of, texts_of
-from defserve.client.signin.fetching import Fetched, Fetcher, RefusedByIssuer, SignInError, quote_peer_text
+from defserve.client.signin.fetching import Fetcher, RefusedByIssuer, SignInError, quote_peer_text
 
 log = logging.getLogger("defserve.client")
 
@@ -63,7 +63,7 @@ async def _resource(server: str, challenge: Challenge, fetcher: Fetcher) -> Reso
         found = await fetcher.get(url, "the server's metadata at")
         if found.is_good:
             return read_resource_metadata(found.document, server)
-        _note(url, found)
+        log.debug("no metadata at %s: HTTP %s", url, found.status)
     if named:
         raise SignInError(f"{server} says that its metadata is at {named}, where there is none")
     return None
@@ -74,14 +74,10 @@ async def _issuer(issuer: str, fetcher: Fetcher, *, is_required: bool) -> Issuer
         found = await fetcher.get(url, "the issuer's metadata at")
         if found.is_good:
             return read_issuer_metadata(found.document, issuer)
-        _note(url, found)
+        log.debug("no metadata at %s: HTTP %s", url, found.status)
     if is_required:
         raise SignInError(f"the issuer {issuer} publishes no metadata", fix="tell who runs it; see RFC 8414")
     return None
-
-
-def _note(url: str, found: Fetched) -> None:
-    log.debug("no metadata at %s: HTTP %s", url, found.status)
 
 
 # -- What a server and its issuer publish about signing in (RFC 9728, RFC 8414). Checked where it counts.
@@ -248,9 +244,8 @@ async def register(
             else "register a client by hand, and give --client-id; in code: SignIn(client_id=…)",
         )
     secret = text_of(document.get("client_secret")) or None
-    ends = number_of(document.get("client_secret_expires_at")) or None
+    ends = (number_of(document.get("client_secret_expires_at")) or None) if secret else None
     method = text_of(document.get("token_endpoint_auth_method"))
-    ends = ends if secret else None
     client = ClientRegistration(client_id, secret, NONE, redirect_uris[0], ends, tuple(scopes))
     if method in (NONE, BASIC, POST) and (method == NONE or secret):
         return replace(client, method=method)
