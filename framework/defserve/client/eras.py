@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.base.peer_bounds import weight_of
 from defserve.client.conversation import ClientConversation, PendingRequest
@@ -497,13 +497,13 @@ def _read_cache(path: str) -> dict[str, float]:
             content: Any = json.loads(file.read(MAX_FILE_BYTES + 1))
     except (OSError, ValueError, RecursionError):
         return {}
-    items = [(key, since) for key, since in object_of(content).items() if _is_time(since) and len(key) == _KEY_LENGTH]
+    items = [
+        (key, since)
+        for key, since in object_of(content).items()
+        # An integer may be larger than any float.
+        if len(key) == _KEY_LENGTH and type(since) in (int, float) and 0 <= since < 2**53
+    ]
     return {key: float(since) for key, since in items[:MAX_SERVERS]}
-
-
-def _is_time(since: object) -> bool:
-    """Whether it is a number of seconds. An integer may be larger than any float."""
-    return type(since) in (int, float) and 0 <= cast(float, since) < 2**53
 
 
 SILENT_SERVERS: Final = SilentServers()

@@ -44,13 +44,16 @@ class RequestObserver(Protocol):
 
     def begins(self) -> Id:
         """The request is about to be sent. Gives its id, which must be new."""
+        ...
 
     def waits(self) -> bool:
         """The deadline has passed. Whether to wait once more."""
+        ...
 
     @property
     def repeatable(self) -> bool:
         """Whether the request may be sent again after a failure."""
+        ...
 
 
 class Follower(Protocol):

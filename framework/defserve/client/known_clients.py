@@ -103,10 +103,6 @@ def _find_zed_settings() -> Path:
     return _application("Zed", "Zed", "zed", "settings.json")() if windows else _xdg("zed", "settings.json")
 
 
-def _codex() -> Path:
-    return Path(os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex"), "config.toml")
-
-
 # -- entries ---------------------------------------------------------------------------------------------
 def _drop_empty_members(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value}
@@ -205,7 +201,7 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
         "Codex",
         "mcp_servers",
         partial(_plain, headers="http_headers"),
-        {"user": _codex},
+        {"user": lambda: Path(os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex"), "config.toml")},
         format="toml",
         then="/mcp shows it in a new session",
     ),

@@ -44,19 +44,24 @@ class Authorizer(Protocol):
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
         """The headers, in lower case, that a request to `url` needs; empty if nothing is known yet."""
+        ...
 
     async def handle_challenge(self, challenge: HttpChallenge) -> bool:
         """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
+        ...
 
     def on_request_accepted(self, headers: Mapping[str, str]) -> None:
         """The server took a request; these are the headers of its response."""
+        ...
 
     @property
     def is_signing_in(self) -> bool:
         """Whether a person, or an issuer, has to do something first."""
+        ...
 
     async def aclose(self) -> None:
         """Give up what is under way."""
+        ...
 
 
 class ClientAuth(Protocol):
@@ -64,6 +69,7 @@ class ClientAuth(Protocol):
 
     def authorizer(self, url: str) -> Authorizer:
         """Who gives the credentials for the server at `url`. Raises UsageError if they could not be sent there."""
+        ...
 
 
 class Lost:
@@ -94,15 +100,18 @@ class Link(Protocol):
         Raises PeerGone if the server is gone, PeerError if it refuses the message. A request that was sent may still
         be reported as `Lost` later.
         """
+        ...
 
     async def receive(self) -> bytes | Lost | None:
         """The next message, or a lost request, or None once the server is gone.
 
         A link that knows why the server left raises PeerGone with the reason instead.
         """
+        ...
 
     async def aclose(self) -> None:
         """Disconnect. Safe to call twice."""
+        ...
 
 
 @runtime_checkable
@@ -112,6 +121,7 @@ class TargetedLink(Protocol):
     @property
     def target(self) -> str:
         """The command or address, the same at each start."""
+        ...
 
 
 @runtime_checkable
@@ -120,6 +130,7 @@ class ReopenableLink(Protocol):
 
     async def reopen(self) -> None:
         """Connect anew. Raises PeerGone if the server cannot be started or reached."""
+        ...
 
 
 @runtime_checkable
@@ -128,9 +139,11 @@ class PushingLink(Link, Protocol):
 
     def write(self, message: bytes) -> Awaitable[None] | None:
         """Like `send`, but done if it gives None. Else the server has not taken it yet: await what it gives."""
+        ...
 
     def push(self, take: Callable[[bytes], None], gone: Callable[[PeerGone], None]) -> None:
         """From now on call `take` with each message and `gone` at the end, instead of being asked by `receive`."""
+        ...
 
 
 @runtime_checkable
@@ -146,15 +159,18 @@ class ExchangingLink(Link, Protocol):
     @property
     def session_id(self) -> str | None:
         """The id of the session, if the server opened one."""
+        ...
 
     async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
         """Send a request (`message` has its bytes) and wait for its answer. Cancelling it closes the exchange.
 
         Raises SessionLost, PeerGone if the answer is lost, PeerError if the server refuses the request.
         """
+        ...
 
     def forget_session(self) -> None:
         """The next request opens a new session."""
+        ...
 
 
 @runtime_checkable
@@ -164,6 +180,7 @@ class SigningInLink(Protocol):
     @property
     def is_signing_in(self) -> bool:
         """Whether it does so now."""
+        ...
 
 
 @runtime_checkable

@@ -34,8 +34,6 @@ PREFIX: Final = "/v0.1/"
 MAX_HISTORY: Final = 1_000
 ISSUING: Final = Rate(per_second=1, burst=20)
 
-NO_GUESTS: Final = "this gateway gives tokens to nobody without one; its operator can allow it with [guests]"
-
 _IN_TOPIC: Final = re.compile(r"/v0\.1/topics/([^/]+)/(participants|history|rate-limit)")
 
 
@@ -135,7 +133,10 @@ class TopicApi:
     async def _token(self, request: GatewayRequest) -> GatewayResponse:
         token = request.token()
         if token is None and (self._issued is None or self._issued.guests is None):
-            return problem(HTTPStatus.FORBIDDEN, NO_GUESTS)
+            return problem(
+                HTTPStatus.FORBIDDEN,
+                "this gateway gives tokens to nobody without one; its operator can allow it with [guests]",
+            )
         if token is not None and (self._admins is None or await self._admins.verify(token) is None):
             wait = self._failed(request)
             return (
@@ -189,8 +190,7 @@ class TopicApi:
         return found is not None and participant in found.members
 
 
-_Page = Callable[[TopicApi, str, Admission, GatewayRequest], GatewayResponse]
-_PAGES: Final[Mapping[str, _Page]] = {
+_PAGES: Final[Mapping[str, Callable[[TopicApi, str, Admission, GatewayRequest], GatewayResponse]]] = {
     "participants": TopicApi._participants,  # pyright: ignore[reportPrivateUsage]
     "history": TopicApi._history,  # pyright: ignore[reportPrivateUsage]
     "rate-limit": TopicApi._rate_limit,  # pyright: ignore[reportPrivateUsage]

@@ -32,10 +32,10 @@ from defserve.protocols.mcpx.envelope import PROFILES
 MATCHING: Final = ("wildcards", "reference")
 MAX_HISTORY: Final = 1_000
 
-_TOP: Final = {
+_SETTINGS: Final = {
     "profile", "topics", "matching", "allowed_hosts", "allowed_origins", "trusted_proxy", "tokens_in_urls", "history",
+    "participants", "profiles", "jwt", "admins", "limits", "guests",
 }  # fmt: skip
-_TABLES: Final = {"participants", "profiles", "jwt", "admins", "limits", "guests"}
 _GUESTS: Final = {"names", "topics", "profile", "capabilities", "hours"}
 HISTORY: Final = 100
 HOURS: Final = 12
@@ -81,7 +81,7 @@ def load(path: str | Path) -> GatewayConfig:
 
 def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
     """The configuration in a decoded file."""
-    _check_settings(table, _TOP | _TABLES, "the file")
+    _check_settings(table, _SETTINGS, "the file")
     profiles = {
         **PROFILES,
         **{name: _texts(given, f"profiles.{name}") for name, given in _table(table, "profiles").items()},

@@ -49,7 +49,6 @@ LOOK_AGAIN_SECONDS: Final = 0.05
 FORGET_SECONDS: Final = 1.0
 """A reader for which nobody has waited so long begins anew with its patience."""
 UNCHECKED: Final = "tokens cannot be checked at the moment"
-REPLACED: Final = "another process joined with the same token and has this name now"
 
 
 class AdmissionRefused(NamedTuple):
@@ -144,7 +143,8 @@ class Gateway:
         topic.add(member)
         if earlier is not None:
             self._count_leave(earlier, "replaced")
-            self._send([earlier], error_notice(earlier, "replaced", REPLACED))
+            reason = "another process joined with the same token and has this name now"
+            self._send([earlier], error_notice(earlier, "replaced", reason))
             earlier.wire.end(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
         _log_event("join", member, capabilities=member.capabilities.patterns, routing=member.routing)

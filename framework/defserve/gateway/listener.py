@@ -42,7 +42,6 @@ TOO_BIG: Final = 1009
 SERVICE_RESTART: Final = 1012
 REPLACE: Final = "replace"
 IF_TAKEN: Final = (REPLACE, "wait")
-IN_URL: Final = "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
 MESSAGE: Final = frozenset((Opcode.TEXT, Opcode.BINARY, Opcode.CONT))
 FINAL_TEXT: Final = 0x81
 
@@ -305,7 +304,9 @@ class GatewayEndpoint:
         if "authorization" in request.headers or "token" not in query:
             return request.token()
         if not self._tokens_in_urls:
-            return AdmissionRefused(POLICY, IN_URL)
+            return AdmissionRefused(
+                POLICY, "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
+            )
         token = _only_value(query, "token")
         return token if is_token(token) else None
 

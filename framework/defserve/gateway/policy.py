@@ -46,6 +46,7 @@ class AdmissionPolicy(Protocol):
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
         """The admission of a bearer token to this topic; None to refuse it. `token` is None if the request has none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

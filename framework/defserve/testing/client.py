@@ -210,7 +210,9 @@ class SyncClient:
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> None:
         """From now on, notifications of these kinds are added to `notifications`."""
-        self._run_verb(lambda client: _listen(client, tools=tools, prompts=prompts, resources=resources, uris=uris))
+        self._run_verb(
+            lambda client: client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris).open()
+        )
 
     def wait_for(self, method: str, *, within: float = 5.0) -> Json:
         """The params of the next notification of that method. Each is returned once."""
@@ -260,10 +262,13 @@ class SyncClient:
             "version": version_of(self.era),
             "answers": self._script.answers(),
             "on_log": self.logs.append,
-            "on_progress": lambda *told: self.progress.append(told),
+            "on_progress": self._on_progress,
             "on_notification": self._heard,
         }
         return connect_over(self.over, self.server, options)
+
+    def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.progress.append((progress, total, message))
 
     def _find_notifications(self, method: str) -> list[Json]:
         return [params for name, params in self.notifications if name == method]
@@ -289,10 +294,6 @@ async def _call_tool(client: Client, tool: str, arguments: Json) -> Any:
 async def _parts(client: Client, tool: str, arguments: Json) -> list[Any]:
     async with client.stream(tool, **arguments) as stream:
         return [part async for part in stream]
-
-
-async def _listen(client: Client, **wanted: Any) -> None:
-    await client.listen(**wanted).open()
 
 
 def version_of(era: str | None) -> str | None:

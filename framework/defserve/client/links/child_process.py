@@ -306,7 +306,8 @@ class Child(asyncio.SubprocessProtocol):
         self._ready_size += sum(map(len, found))
         if self._ready_size > MAX_READY_BYTES:
             self._pause(True)
-        self._wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _hand_on_soon(self) -> None:
         if self._next_turn is None:
@@ -349,10 +350,6 @@ class Child(asyncio.SubprocessProtocol):
         pipe = cast("asyncio.ReadTransport | None", self._running.get_pipe_transport(STDERR))
         if pipe is not None and not pipe.is_closing():
             (pipe.pause_reading if is_paused else pipe.resume_reading)()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def _end_output(self) -> None:
         if self.ended_output:

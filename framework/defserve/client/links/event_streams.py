@@ -197,16 +197,11 @@ MAX_RETRY_DIGITS: Final = 9
 """Digits. A longer `retry` is a mistake, and not parsed."""
 
 
-class SseEvent:
+class SseEvent(NamedTuple):
     """One event with data. Its lines are joined by LF."""
 
-    __slots__ = ("kind", "data")
-
-    def __init__(self, kind: str, data: bytes) -> None:
-        self.kind, self.data = kind, data
-
-    def __repr__(self) -> str:
-        return f"SseEvent({self.kind!r}, {self.data!r})"
+    kind: str
+    data: bytes
 
 
 class SseParser:

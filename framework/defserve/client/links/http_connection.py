@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from defserve.base.decompression import CODINGS, Decompressor
@@ -34,7 +35,8 @@ class Connection(asyncio.Protocol):
         self._reused = False
         self._clogged = False
         self.idle_since = 0.0
-        self.parse_head = HeadParser()
+        # Many heads are the same as the one before. So a head is shared, and not to be changed.
+        self.parse_head = lru_cache(maxsize=1)(parse_head)
 
     @property
     def is_usable(self) -> bool:
@@ -304,23 +306,6 @@ class ResponseHead:
 
     def __init__(self, status: int, reason: str, headers: dict[str, str], minor: int) -> None:
         self.status, self.reason, self.headers, self.minor = status, reason, headers, minor
-
-
-class HeadParser:
-    """Parses the heads of one connection. Many of them are the same as the one before."""
-
-    __slots__ = ("_data", "_head")
-
-    def __init__(self) -> None:
-        self._data = b""
-        self._head: ResponseHead | None = None
-
-    def __call__(self, data: bytes) -> ResponseHead:
-        """See `parse_head`. The result may be shared, so it is not to be changed."""
-        if self._head is None or data != self._data:
-            self._head = parse_head(data)
-            self._data = data
-        return self._head
 
 
 def parse_head(data: bytes) -> ResponseHead:

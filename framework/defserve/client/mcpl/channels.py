@@ -190,7 +190,11 @@ class LiveChannels:
         """
         with self._audit.watching(OPEN, type=type) as record:
             self._require_sets("channels.lifecycle")
-            params = _opening(type, id, {"address": address, "metadata": dict(metadata or {})}, history)
+            params: Json = {} if type is None else {"type": type, "address": address, "metadata": dict(metadata or {})}
+            if id is not None:
+                params["channelId"] = id
+            if history is not None:
+                params["history"] = dict(history)
             opening = asyncio.get_running_loop().create_future()
             self._opening.add(opening)
             try:
@@ -319,13 +323,6 @@ class LiveChannels:
         lists = self._sets.scoping(name)
         allowed = judge_label(lists, normal(id))
         return not lists.whitelist if allowed is None else allowed
-
-
-def _opening(type: str | None, id: str | None, more: Mapping[str, Any], history: Mapping[str, Any] | None) -> Json:
-    params: Json = {} if type is None else {"type": type, **more}
-    if id is not None:
-        params["channelId"] = id
-    return params if history is None else {**params, "history": dict(history)}
 
 
 def _channels(found: Any) -> list[Channel]:

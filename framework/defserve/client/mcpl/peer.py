@@ -209,7 +209,7 @@ class McplPeer(ClientExtension):
         before = self._list_enabled_sets()
         change = self.feature_sets.update(enabled, disabled, scopes or {})
         self.feature_sets.pending(before)
-        self._scopes.clear_approvals()
+        self._scopes.approved.clear_answers()
         if self.version is not None:
             await self._send_policy(change)
 

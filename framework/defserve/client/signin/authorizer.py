@@ -76,16 +76,12 @@ class ServerAuthorizer:
         url = http_address(url)
         check_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
-        self._credential: Credential | None = None
+        self.credential: Credential | None = None
+        """What is sent now."""
         self._is_loaded = False
         self._nonce: str | None = None
         self._in_vain = 0
         self._renewing: asyncio.Task[bool] | None = None
-
-    @property
-    def credential(self) -> Credential | None:
-        """What is sent now."""
-        return self._credential
 
     @property
     def is_signing_in(self) -> bool:
@@ -94,7 +90,7 @@ class ServerAuthorizer:
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
         if not self._is_loaded:
             await self._load()
-        credential = self._credential
+        credential = self.credential
         if credential is None or credential.tokens is None:
             return {}
         if credential.tokens.is_ending and credential.can_refresh:
@@ -107,7 +103,7 @@ class ServerAuthorizer:
                         fix=error.fix or f"try again later, or sign in again: defserve login {self._url}",
                     ) from None
                 log.warning("the token for %s could not be renewed, and is still used: %s", self._url, error.problem)
-            credential = self._credential
+            credential = self.credential
         if credential is None or credential.tokens is None:
             return {}
         headers = {"authorization": _authorization(credential)}
@@ -128,7 +124,7 @@ class ServerAuthorizer:
                 return True
         if challenge.status == 403 and said.error != "insufficient_scope":
             return False
-        credential = self._credential
+        credential = self.credential
         if credential is not None and credential.tokens is not None and challenge.sent != _authorization(credential):
             return True  # it was renewed while the request was under way
         return await self._alone(self._renew(challenge.status, said, reach_of_server(challenge.peers)))
@@ -152,7 +148,7 @@ class ServerAuthorizer:
             found = await asyncio.to_thread(self._store.load_credential, self._url)
         except UsageError as error:
             raise SignInError(error.problem, fix=error.fix) from None
-        self._credential = replace(found, tokens=None) if found is not None and self._how.anew else found
+        self.credential = replace(found, tokens=None) if found is not None and self._how.anew else found
         self._is_loaded = True
 
     # -- renewing ----------------------------------------------------------------------------------------
@@ -173,7 +169,7 @@ class ServerAuthorizer:
 
     async def _renew(self, status: int, challenge: Challenge, reach: Reach) -> bool:
         """Other credentials than those that were refused. Whether there are any."""
-        credential, fetcher = self._credential, Fetcher(reach)
+        credential, fetcher = self.credential, Fetcher(reach)
         if credential is not None and credential.tokens is not None and await self._adopt_renewed_tokens():
             return True
         if self._grant is None and not (credential and credential.can_refresh and status == 401):
@@ -208,7 +204,7 @@ class ServerAuthorizer:
     async def _discover(self, challenge: Challenge, fetcher: Fetcher) -> Discovered:
         """See `discover`. A server does not decide who gets a secret of ours: whoever gave the secret does."""
         found = await discover(self._url, challenge, fetcher, self._how.issuer)
-        issuer, kept = found.issuer.issuer, self._credential and self._credential.issuer.issuer
+        issuer, kept = found.issuer.issuer, self.credential and self.credential.issuer.issuer
         is_given = self._how.issuer is not None or kept == issuer or is_own_issuer(self._url, issuer)
         if self._grant is not None and self._grant.shows_secret and not is_given:
             raise SignInError(
@@ -228,7 +224,7 @@ class ServerAuthorizer:
         beside = (*(challenge.scopes if before else ()), *self._grant.scopes_beside(found.issuer))
         scopes = tuple(dict.fromkeys((*before, *first, *beside)))
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
-        credential = await self._grant.obtain(Wanted(self._url, found, scopes, fetcher, key, self._credential))
+        credential = await self._grant.obtain(Wanted(self._url, found, scopes, fetcher, key, self.credential))
         async with self._hold_credential_lock():
             await self._store_credential(credential)
         return credential
@@ -259,14 +255,14 @@ class ServerAuthorizer:
     async def _adopt_renewed_tokens(self) -> bool:
         """Whether another process has renewed the tokens; then they are taken from the store."""
         kept = await asyncio.to_thread(self._store.load_credential, self._url)
-        mine = self._credential and self._credential.tokens
+        mine = self.credential and self.credential.tokens
         if kept is None or kept.tokens is None or (mine and kept.tokens.access_token == mine.access_token):
             return False
-        self._credential = kept
+        self.credential = kept
         return True
 
     async def _store_credential(self, credential: Credential) -> None:
-        self._credential = credential
+        self.credential = credential
         await asyncio.to_thread(self._store.store_credential, credential)
 
     @asynccontextmanager

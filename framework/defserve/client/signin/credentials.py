@@ -353,21 +353,26 @@ class CredentialStore(Protocol):
 
     def load_credential(self, server: str) -> Credential | None:
         """The credential for a server."""
+        ...
 
     def store_credential(self, credential: Credential) -> None:
         """Keep a credential instead of the one before. Raises UsageError if it cannot be kept."""
+        ...
 
     def delete_credential(self, server: str) -> bool:
         """Forget a credential. Whether there was one."""
+        ...
 
     def servers(self) -> Iterator[str]:
         """The servers that there are credentials for."""
+        ...
 
     def hold_credential_lock(self, server: str) -> AbstractContextManager[None]:
         """Whoever else wants to renew the credential of this server waits. Entering it raises OSError or UsageError.
 
         It is entered in one thread and left in another.
         """
+        ...
 
 
 class MemoryCredentialStore:

@@ -53,16 +53,20 @@ class TokenGrant(Protocol):
     @property
     def scopes(self) -> Sequence[str] | None:
         """The scopes to ask for; None for those that the server names."""
+        ...
 
     @property
     def shows_secret(self) -> bool:
         """Whether the issuer is shown a secret or an assertion that was given, and that others could use."""
+        ...
 
     def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
         """Further scopes to ask this issuer for."""
+        ...
 
     async def obtain(self, wanted: Wanted) -> Credential:
         """Get tokens. Raises SignInError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +343,7 @@ class Visit(Protocol):
 
         Addresses that are no answer to this attempt are passed over. Raises SignInError if none comes.
         """
+        ...
 
 
 class Redirect(Protocol):
@@ -349,3 +354,4 @@ class Redirect(Protocol):
 
         With a `mark` the path of `uri` ends with it, if the way can have such addresses.
         """
+        ...

@@ -30,9 +30,17 @@ async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted:
     """
     resource = await _resource(server, challenge, fetcher)
     if resource is None:
-        _choose_issuer(server, (origin_of(server),), trusted)
-        issuer = await _issuer(origin_of(server), fetcher, is_required=False)
-        return Discovered(ResourceMetadata(server), issuer or guess_issuer(origin_of(server)))
+        origin = _choose_issuer(server, (origin_of(server),), trusted)
+        # One that publishes nothing has the endpoints of 2025-03-26.
+        guess = IssuerMetadata(
+            origin,
+            f"{origin}/authorize",
+            f"{origin}/token",
+            f"{origin}/register",
+            pkce_methods=("S256",),
+            is_guessed=True,
+        )
+        return Discovered(ResourceMetadata(server), await _issuer(origin, fetcher, is_required=False) or guess)
     if not resource.issuers:
         raise SignInError(f"{server} does not say who issues its tokens", fix="tell who runs the server")
     found = await _issuer(_choose_issuer(server, resource.issuers, trusted), fetcher, is_required=True)
@@ -159,18 +167,6 @@ def read_issuer_metadata(document: Json, issuer: str) -> IssuerMetadata:
         dpop_algorithms=_read_list(document, "dpop_signing_alg_values_supported"),
         takes_url_ids=document.get("client_id_metadata_document_supported") is True,
         sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
-    )
-
-
-def guess_issuer(origin: str) -> IssuerMetadata:
-    """An issuer that publishes nothing, by the rules of 2025-03-26."""
-    return IssuerMetadata(
-        origin,
-        f"{origin}/authorize",
-        f"{origin}/token",
-        f"{origin}/register",
-        pkce_methods=("S256",),
-        is_guessed=True,
     )
 
 
