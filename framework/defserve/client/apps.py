@@ -170,9 +170,10 @@ class RenderedApp:
         if "id" in message:
             return [{"jsonrpc": "2.0", "id": message["id"], **await self._reply(method, params)}]
         if method == "ui/notifications/initialized":
+            arguments = {"arguments": self.arguments}
             return [
-                _note("ui/notifications/tool-input", {"arguments": self.arguments}),
-                _note("ui/notifications/tool-result", self.result),
+                {"jsonrpc": "2.0", "method": "ui/notifications/tool-input", "params": arguments},
+                {"jsonrpc": "2.0", "method": "ui/notifications/tool-result", "params": self.result},
             ]
         return []
 
@@ -247,10 +248,6 @@ def is_visible_to(audience: str, listed: Json) -> bool:
     """Whether a listed tool is for models ("model") or for views ("app"). One that is not listed is for nobody."""
     visibility = object_of(object_of(listed.get("_meta")).get("ui")).get("visibility")
     return bool(listed) and (not is_array(visibility) or audience in visibility)
-
-
-def _note(method: str, params: Json) -> Json:
-    return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
 def _refusal() -> Json:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from defserve.client.tasks import ServerTask, StartedCall
 
 
-TIMEOUT_SECONDS = 60.0
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 
 MAX_LIST_SECONDS: Final = 3_600.0
@@ -89,7 +88,7 @@ class Client(ServerRequests):
         mcpl: Mcpl | None = None,
         apps: bool = False,
         extensions: Sequence[ClientExtension] = (),
-        timeout: float | None = TIMEOUT_SECONDS,
+        timeout: float | None = 60.0,
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
         on_log: Callable[[Json], object] | None = None,
@@ -358,11 +357,14 @@ class Client(ServerRequests):
 
         Without a session they are asked for every `every` seconds.
         """
-        from defserve.client.mgp.events import subscription
+        from defserve.client.mgp.events import PolledEvents, PushedEvents
 
-        return subscription(
-            self.request, self._listeners, channels, min_severity=min_severity, every=every if self.stateless else None
-        )
+        params: Json = {"channels": list(channels)}
+        if min_severity is not None:
+            params["filter"] = {"min_severity": min_severity}
+        if self.stateless:
+            return PolledEvents(params, self._listeners, self.request, every)
+        return PushedEvents(params, self._listeners, self.request)
 
     async def request(
         self,

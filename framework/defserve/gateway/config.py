@@ -36,11 +36,9 @@ _SETTINGS: Final = {
     "profile", "topics", "matching", "allowed_hosts", "allowed_origins", "trusted_proxy", "tokens_in_urls", "history",
     "participants", "profiles", "jwt", "admins", "limits", "guests",
 }  # fmt: skip
-_GUESTS: Final = {"names", "topics", "profile", "capabilities", "hours"}
 HISTORY: Final = 100
 HOURS: Final = 12
 _TOKEN: Final = ("token", "token_env", "token_file")
-_PARTICIPANT: Final = {*_TOKEN, "profile", "capabilities", "topics", "routing"}
 _JWT: Final = {"issuer", "audience", "key_file", "jwks_url", "algorithms"}
 _CLAIMS: Final = {"capabilities_claim": "capabilities", "profile_claim": "profile", "topics_claim": "topics"}
 
@@ -128,7 +126,7 @@ def _participants(
     entries: dict[str, ParticipantEntry] = {}
     for name in table:
         where = f"participants.{name}"
-        about = _check_settings(_table(table, name), _PARTICIPANT, where)
+        about = _check_settings(_table(table, name), {*_TOKEN, "profile", "capabilities", "topics", "routing"}, where)
         token = _token(about, where, folder)
         if token in tokens:
             raise UsageError(
@@ -157,7 +155,7 @@ def _jwt(
 
 
 def _guests(about: Mapping[str, Any], profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]) -> GuestRules:
-    _check_settings(about, _GUESTS, "guests")
+    _check_settings(about, {"names", "topics", "profile", "capabilities", "hours"}, "guests")
     return GuestRules(
         _texts(about.get("names", GuestRules().names), "guests.names"),
         _texts(about.get("topics", EVERY_TOPIC), "guests.topics"),

@@ -286,9 +286,6 @@ class Gateway:
     def participants(self) -> int:
         return sum(len(topic.members) for topic in self.topics.values())
 
-    def metrics_text(self) -> str:
-        return self.metrics.text(len(self.topics), self.participants)
-
     # -- sending -----------------------------------------------------------------------------------------
 
     def _send(self, members: Iterable[TopicMember], data: bytes) -> None:

@@ -132,7 +132,9 @@ async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Gatewa
 _PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
     "/health": lambda gateway: GatewayResponse(HTTPStatus.OK, encode({"status": "healthy", "protocol": PROTOCOL})),
     "/healthz": lambda gateway: GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}'),
-    "/metrics": lambda gateway: GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), METRICS_TYPE),
+    "/metrics": lambda gateway: GatewayResponse(
+        HTTPStatus.OK, gateway.metrics.text(len(gateway.topics), gateway.participants).encode(), METRICS_TYPE
+    ),
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from defserve.client.link import Authorizer, HttpChallenge, Resolve
+from defserve.client.link import HttpChallenge, Resolve
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, ProxiedResponse, is_proxied
 from defserve.client.links.http_connection import Broken, Response
 from defserve.client.replies import object_of, parse_object
@@ -14,6 +14,9 @@ from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.serve.address import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    from defserve.client.signin.authorizer import ServerAuthorizer
 
 HttpResponse: TypeAlias = Response | ProxiedResponse
 
@@ -155,7 +158,9 @@ AUTHORIZATION: Final = "authorization"
 class AuthorizedEndpoint(Endpoint):
     """Sends what `authorizer` gives with every request, and asks it what to do about a refusal."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None, authorizer: Authorizer) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], resolve: Resolve | None, authorizer: ServerAuthorizer
+    ) -> None:
         super().__init__(url, headers, resolve)
         self._authorizer = authorizer
 
@@ -190,7 +195,7 @@ def endpoint_at(
     headers: Mapping[str, str] | None,
     token: str | None,
     resolve: Resolve | None,
-    authorizer: Authorizer | None,
+    authorizer: ServerAuthorizer | None,
 ) -> Endpoint:
     """The endpoint at an address, with a fixed token, with an authorizer, or with neither."""
     whole = {**(headers or {}), **({AUTHORIZATION: f"Bearer {token}"} if token else {})}

@@ -10,14 +10,14 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import BoundedTable
 from defserve.client.eras import PREFIX
-from defserve.client.link import Authorizer, Hear, Lost, Resolve, SessionLost
+from defserve.client.link import Hear, Lost, Resolve, SessionLost
 from defserve.client.links.endpoint import (
     EVENTS,
     JSON,
@@ -30,7 +30,6 @@ from defserve.client.links.endpoint import (
 )
 from defserve.client.links.event_streams import (
     EventStreams,
-    Polling,
     SseParser,
     answers_without_session,
     refuses_session,
@@ -45,6 +44,9 @@ from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mcp.tool_options import param_headers
 from defserve.serve.http.request_heads import METHOD, NAME, NAMED_BY, SENTINEL, SENTINEL_END, VERSION
+
+if TYPE_CHECKING:
+    from defserve.client.signin.authorizer import ServerAuthorizer
 
 SESSION: Final = "Mcp-Session-Id"
 HEADER_MISMATCH: Final = -32020
@@ -96,7 +98,7 @@ class HttpLink:
         token: str | None = None,
         listens: bool = True,
         resolve: Resolve | None = None,
-        authorizer: Authorizer | None = None,
+        authorizer: ServerAuthorizer | None = None,
     ) -> None:
         self._endpoint = endpoint_at(url, headers, token, resolve, authorizer)
         self._tasks = BackgroundTasks()
@@ -325,15 +327,18 @@ class HttpLink:
     def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Coroutine[Any, Any, Reply | None]:
         session = self._session
 
-        def on_stream_opened() -> None:
-            if request is None:
-                self._listened.set()
-
-        def lost() -> None:
+        def on_lost() -> None:
             if session and self.on_session_lost is not None:
                 self.on_session_lost()
 
-        return self._streams.poll(stream, request, hear, Polling(self._session_headers, on_stream_opened, lost))
+        return self._streams.poll(
+            stream,
+            request,
+            hear,
+            make_headers=self._session_headers,
+            on_opened=lambda: self._listened.set() if request is None else None,
+            on_lost=on_lost,
+        )
 
     async def _hear(self, data: bytes, request: Request | None, hear: Hear) -> Reply | None:
         """Hand on what is not the answer to `request`, and give back the answer."""

@@ -339,7 +339,6 @@ MAX_CHUNKS: Final = 4096
 TINY_CHUNK: Final = 16
 CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
 CONTENT_LENGTH: Final = re.compile(r"[0-9]{1,15}")
-WITHOUT_BODY: Final = frozenset((204, 304))
 
 
 class Part(IntEnum):
@@ -422,7 +421,7 @@ class ResponseFraming:
         connection, coding, given = map(head.headers.get, ("connection", "transfer-encoding", "content-length"))
         length = None if given is None else _length(given)
         self.reusable = head.minor == 1 and (connection is None or "close" not in connection.lower())
-        if head.status in WITHOUT_BODY:
+        if head.status in (204, 304):  # they never have a body
             length, coding = 0, None
         if coding is not None:
             if coding.lower() != "chunked":

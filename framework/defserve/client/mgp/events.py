@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
@@ -129,23 +129,6 @@ class PolledEvents(EventStream):
         at = text_of(reply.get("next"))
         self._since = self._since if at is None else at
         return reply
-
-
-def subscription(
-    request: SendRequest,
-    listeners: set[NewsStream[Any]],
-    channels: Sequence[str],
-    *,
-    min_severity: str | None,
-    every: float | None,
-) -> EventStream:
-    """A stream of the events in these channels: pushed, or polled every `every` seconds."""
-    params: dict[str, Any] = {"channels": list(channels)}
-    if min_severity is not None:
-        params["filter"] = {"min_severity": min_severity}
-    return (
-        PushedEvents(params, listeners, request) if every is None else PolledEvents(params, listeners, request, every)
-    )
 
 
 # -- MGP §11.3, §11.4: the health of a server, changes of its state, and asking it to end.

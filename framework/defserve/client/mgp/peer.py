@@ -36,9 +36,15 @@ from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
 from defserve.client.exchange import NotificationHandler
 from defserve.client.extension import ClientExtension, RequestWrapper, SendParams
-from defserve.client.mgp import server_claims
 from defserve.client.mgp.permissions import Approval, Approve, Grant, Policy, ServerGrants
-from defserve.client.mgp.server_claims import Failure, ListedSecurity, mgp_offer, parse_mgp_claims, tool_security
+from defserve.client.mgp.server_claims import (
+    Failure,
+    ListedSecurity,
+    failure_of,
+    mgp_offer,
+    parse_mgp_claims,
+    tool_security,
+)
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.core.extension import EVERY
 from defserve.core.json_values import as_list
@@ -370,13 +376,8 @@ class MgpPeer(ClientExtension):
         return failure.exception() if failure is not None else None
 
     def _failure(self, outcome: PeerError | Json) -> Failure | None:
-        if self.version is None:
-            return None  # without MGP, `_mgp` may mean anything
-        return (
-            server_claims.failure_from_error(outcome)
-            if isinstance(outcome, PeerError)
-            else server_claims.failure_from_result(outcome)
-        )
+        # Without MGP, `_mgp` may mean anything.
+        return failure_of(outcome) if self.version is not None else None
 
 
 def _raise_if_error(outcome: Json | PeerError) -> Json:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.oauth import NO_CHALLENGE, Challenge, check_url, http_address, is_loopback, oauth_challenge
 from defserve.client.client import Client
-from defserve.client.link import Authorizer, ClientAuth, HttpChallenge
+from defserve.client.link import ClientAuth, HttpChallenge
 from defserve.client.signin.credential_files import user_store
 from defserve.client.signin.credentials import (
     NONCE_WANTED,
@@ -65,7 +65,9 @@ class AuthorizerOptions(NamedTuple):
 
 
 class ServerAuthorizer:
-    """See `Authorizer`. Without a `grant` it uses and renews what was kept, and never asks anybody.
+    """Gives the credentials of requests to one server, and renews them.
+
+    Without a `grant` it uses and renews what was kept, and never asks anybody.
 
     One sign-in at a time: requests that are refused meanwhile wait for it, and one that gives up does not end it.
     """
@@ -85,9 +87,11 @@ class ServerAuthorizer:
 
     @property
     def is_signing_in(self) -> bool:
+        """Whether a person, or an issuer, has to do something first."""
         return self._renewing is not None and not self._renewing.done()
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """The headers, in lower case, that a request to `url` needs; empty if nothing is known yet."""
         if not self._is_loaded:
             await self._load()
         credential = self.credential
@@ -112,10 +116,12 @@ class ServerAuthorizer:
         return headers
 
     def on_request_accepted(self, headers: Mapping[str, str]) -> None:
+        """The server took a request; these are the headers of its response."""
         self._in_vain = 0
         self._nonce = headers.get("dpop-nonce") or self._nonce
 
     async def handle_challenge(self, challenge: HttpChallenge) -> bool:
+        """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
         said = oauth_challenge(challenge.headers.get("www-authenticate", ""))
         nonce = challenge.headers.get("dpop-nonce")
         if nonce and nonce != self._nonce:
@@ -139,6 +145,7 @@ class ServerAuthorizer:
         return await self._obtain(found, NO_CHALLENGE, (), fetcher)
 
     async def aclose(self) -> None:
+        """Give up what is under way."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
@@ -466,7 +473,7 @@ class _Same:
     def __init__(self, authorizer: ServerAuthorizer) -> None:
         self._authorizer = authorizer
 
-    def authorizer(self, url: str) -> Authorizer:
+    def authorizer(self, url: str) -> ServerAuthorizer:
         return self._authorizer
 
 

@@ -24,9 +24,6 @@ from defserve.errors import UsageError
 
 SECRET_NAMES: Final = ("access_token", "refresh_token", "client_secret", "key")
 
-# Of an issuer's metadata, what renewing and ending a token needs.
-_ISSUER_FIELDS: Final = ("issuer", "token_endpoint", "revocation_endpoint")
-
 
 @dataclass(frozen=True, slots=True)
 class Credential:
@@ -63,7 +60,12 @@ def public_part(credential: Credential) -> Json:
         "resource": credential.resource,
         "asked": list(credential.asked),
         "reach": int(credential.reach),
-        "issuer": {name: getattr(issuer, name) for name in _ISSUER_FIELDS},
+        # What renewing and ending a token needs of it.
+        "issuer": {
+            "issuer": issuer.issuer,
+            "token_endpoint": issuer.token_endpoint,
+            "revocation_endpoint": issuer.revocation_endpoint,
+        },
         "client": {name: value for name, value in asdict(client).items() if name not in SECRET_NAMES},
         "tokens": tokens and {"type": tokens.type, "scopes": list(tokens.scopes), "expires_at": tokens.expires_at},
     }
