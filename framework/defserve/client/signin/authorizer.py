@@ -29,6 +29,7 @@ from defserve.client.signin.credentials import (
 )
 from defserve.client.signin.fetching import Fetcher, NotRenewed, Reach, RefusedByIssuer, SignInError, reach_of_server
 from defserve.client.signin.grants import (
+    OFFLINE,
     AssertionGrant,
     ClientCredentialsGrant,
     IdentityProvider,
@@ -228,10 +229,13 @@ class ServerAuthorizer:
         first = self._grant.scopes
         if first is None:
             first = challenge.scopes or (() if before else found.resource.scopes)
-        beside = (*(challenge.scopes if before else ()), *self._grant.scopes_beside(found.issuer))
-        scopes = tuple(dict.fromkeys((*before, *first, *beside)))
+        scopes = (*before, *first, *(challenge.scopes if before else ()))
+        if isinstance(self._grant, PersonGrant) and OFFLINE in found.issuer.scopes:
+            scopes = (*scopes, OFFLINE)
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
-        credential = await self._grant.obtain(Wanted(self._url, found, scopes, fetcher, key, self.credential))
+        credential = await self._grant.obtain(
+            Wanted(self._url, found, tuple(dict.fromkeys(scopes)), fetcher, key, self.credential)
+        )
         async with self._hold_credential_lock():
             await self._store_credential(credential)
         return credential

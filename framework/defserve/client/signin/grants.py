@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from defserve.auth.oauth import make_pkce_challenge
@@ -47,26 +47,11 @@ class Wanted(NamedTuple):
         return Credential(self.server, resource, self.found.issuer, client, None, self.scopes, self.key, reach)
 
 
-class TokenGrant(Protocol):
-    """A way to get tokens."""
-
-    @property
-    def scopes(self) -> Sequence[str] | None:
-        """The scopes to ask for; None for those that the server names."""
-        ...
-
-    @property
-    def shows_secret(self) -> bool:
-        """Whether the issuer is shown a secret or an assertion that was given, and that others could use."""
-        ...
-
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        """Further scopes to ask this issuer for."""
-        ...
-
-    async def obtain(self, wanted: Wanted) -> Credential:
-        """Get tokens. Raises SignInError."""
-        ...
+# -- The ways to get tokens.
+#
+# scopes        the scopes to ask for; None for those that the server names
+# shows_secret  whether the issuer is shown a secret or an assertion that was given, and that others could use
+# obtain        gets tokens; raises SignInError
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +67,6 @@ class PersonGrant:
     @property
     def shows_secret(self) -> bool:
         return self.client is not None and self.client.client_secret is not None
-
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        return (OFFLINE,) if OFFLINE in issuer.scopes else ()
 
     async def obtain(self, wanted: Wanted) -> Credential:
         issuer = wanted.found.issuer
@@ -132,9 +114,6 @@ class ClientCredentialsGrant:
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
 
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        return ()
-
     async def obtain(self, wanted: Wanted) -> Credential:
         issuer = wanted.found.issuer
         client = replace(self.client, method=SIGNED) if self.signing_key else method_for(self.client, issuer)
@@ -154,9 +133,6 @@ class AssertionGrant:
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
 
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        return ()
-
     async def obtain(self, wanted: Wanted) -> Credential:
         client = method_for(self.client, wanted.found.issuer)
         form = {
@@ -167,6 +143,9 @@ class AssertionGrant:
         }
         endpoint = TokenEndpoint(wanted.found.issuer, client, wanted.fetcher, proof_key=wanted.key)
         return replace(wanted.credential(client), tokens=await endpoint.tokens(form, wanted.scopes))
+
+
+TokenGrant: TypeAlias = PersonGrant | ClientCredentialsGrant | AssertionGrant
 
 
 @dataclass(frozen=True, slots=True)
