@@ -10,7 +10,7 @@ import base64
 import binascii
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from defserve.base.peer_bounds import RecentItems
 from defserve.client.extension import ClientExtension
@@ -21,9 +21,6 @@ from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcp.app_policy import MIME_TYPE, OFFER, SCHEME, content_policy, list_allowed_features
 from defserve.protocols.mcp.errors import SERVER_KEY
 from defserve.version import VERSION
-
-if TYPE_CHECKING:
-    from defserve.client.client import Client
 
 
 class AppViews(ClientExtension):
@@ -36,7 +33,7 @@ class AppViews(ClientExtension):
         return OFFER
 
 
-async def render(client: Client, tool: str, arguments: Mapping[str, Any]) -> RenderedApp:
+async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> RenderedApp:
     """Call a tool as the model would, and fetch its view.
 
     Raises UsageError for a tool that has no view, or is not for models; PeerError for a view that no host may show, and
@@ -106,6 +103,16 @@ OFFERED: Final[Json] = {
 }
 
 
+class AppHost(Protocol):
+    """What a view needs of the client of its server."""
+
+    async def find_tool(self, tool: str, *, again: bool = False) -> Json: ...
+    async def call_raw(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Json: ...
+    async def value(self, tool: str, result: Json) -> Any: ...
+    async def read(self, uri: str) -> list[Json]: ...
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json: ...
+
+
 class RenderedApp:
     """A view with the call that it belongs to. Made by `client.render`.
 
@@ -114,7 +121,7 @@ class RenderedApp:
     """
 
     def __init__(
-        self, client: Client, tool: Json, uri: str, html: str, ui: Json, arguments: Json, result: Json
+        self, client: AppHost, tool: Json, uri: str, html: str, ui: Json, arguments: Json, result: Json
     ) -> None:
         self._client = client
         self.tool, self.uri, self.html = tool, uri, html

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from pydantic_core import from_json
@@ -59,7 +59,6 @@ from defserve.protocols.mgp.terms import CONFIRMED_KEY
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
-    from defserve.client.mgp.streaming import Stream
     from defserve.protocols.mgp.vocabulary import PermissionDecision
 
 
@@ -139,6 +138,12 @@ Outcome: TypeAlias = tuple[Json | PeerError, Failure | None]
 """A result or an error, and what MGP says about it."""
 
 
+class ChunkReader(Protocol):
+    """A call that reads its chunks."""
+
+    def heard(self, params: Mapping[str, Any]) -> None: ...
+
+
 class MgpPeer(ClientExtension):
     """`client.mgp`. `version` is None until the conversation is open, and with a server that does not speak MGP."""
 
@@ -151,7 +156,7 @@ class MgpPeer(ClientExtension):
         self.permissions_required: tuple[str, ...] = ()
         self.server_id = ""
         self.trust_level: str | None = None
-        self.streams: dict[Id, Stream] = {}
+        self.streams: dict[Id, ChunkReader] = {}
         """The calls that read chunks, by the ids of their requests."""
         self._options, self._conversation, self._client = options, conversation, client
         self._agreement: SessionTerms | None = None
