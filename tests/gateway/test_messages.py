@@ -198,7 +198,7 @@ async def test_a_slow_reader_is_dropped_with_a_notice_and_holds_nobody_up():
         assert notice["payload"]["error"] == "slow_reader"
         assert await sleeper.closed() == (1013, "too slow")
         await slow.__aexit__(None, None, None)
-        assert 'left_total{reason="slow"} 1' in running.gateway.metrics_text()
+        assert 'left_total{reason="slow"} 1' in running.gateway.metrics.text(0, 0)
 
 
 @pytest.mark.req("MCPX-7.1")

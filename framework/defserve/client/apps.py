@@ -10,11 +10,11 @@ import base64
 import binascii
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from defserve.base.peer_bounds import RecentItems
 from defserve.client.extension import ClientExtension
-from defserve.client.replies import Json, object_of, text_of
+from defserve.client.replies import Json, joined_text, object_of, text_of
 from defserve.core.json_values import is_array
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from defserve.errors import PeerError, UsageError
@@ -102,8 +102,6 @@ OFFERED: Final[Json] = {
     "updateModelContext": {"text": {}},
 }
 
-Permit: TypeAlias = Callable[[str, Json], Awaitable[bool]]
-
 
 class AppHost(Protocol):
     """What a view needs of the client of its server."""
@@ -144,7 +142,7 @@ class RenderedApp:
         """What the view is told about the host. Change it before the view begins."""
         self.modes: tuple[str, ...] = ("inline",)
         """The display modes that the host offers. `context["displayMode"]` is the one in use."""
-        self.permit: Permit | None = None
+        self.permit: Callable[[str, Json], Awaitable[bool]] | None = None
         """Asked with the method and params of each request of the view that would have an effect (a call of a tool that
         views may call, a link, a message to the model), or reaches another server than the view's own. On False the
         view gets an error. None permits all that is of the view's own server, and nothing else."""
@@ -154,7 +152,7 @@ class RenderedApp:
     @property
     def text(self) -> str:
         """What the model, and a host without views, read of the result."""
-        return text_in(self.result)
+        return joined_text(self.result)
 
     async def value(self) -> Any:
         """The value that the tool returned. Raises ToolError if it failed."""
@@ -179,9 +177,10 @@ class RenderedApp:
         if "id" in message:
             return [{"jsonrpc": "2.0", "id": message["id"], **await self._reply(method, params)}]
         if method == "ui/notifications/initialized":
+            arguments = {"arguments": self.arguments}
             return [
-                _note("ui/notifications/tool-input", {"arguments": self.arguments}),
-                _note("ui/notifications/tool-result", self.result),
+                {"jsonrpc": "2.0", "method": "ui/notifications/tool-input", "params": arguments},
+                {"jsonrpc": "2.0", "method": "ui/notifications/tool-result", "params": self.result},
             ]
         return []
 
@@ -202,11 +201,10 @@ class RenderedApp:
             return _error(error.code, error.message)
 
     async def _initialize(self, params: Json) -> Json:
-        info = {"name": "defserve", "version": VERSION}
         return {
             "result": {
                 "protocolVersion": PROTOCOL,
-                "hostInfo": info,
+                "hostInfo": {"name": "defserve", "version": VERSION},
                 "hostCapabilities": OFFERED,
                 "hostContext": {**self.context, "availableDisplayModes": list(self.modes)},
             }
@@ -223,8 +221,7 @@ class RenderedApp:
         listed: Json = await self._client.find_tool(name, again=True) if isinstance(name, str) else {}
         if not isinstance(name, str) or not is_visible_to("app", listed):
             return _error(INVALID_PARAMS, "Views may not call this tool")
-        is_own = self._is_own(listed)
-        if (self.permit is None and not is_own) or not await self._may("tools/call", params):
+        if (self.permit is None and not self._is_own(listed)) or not await self._may("tools/call", params):
             return _refusal()
         return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
 
@@ -242,9 +239,7 @@ class RenderedApp:
 
     async def _may_reach(self, items: Sequence[Json], method: str, params: Json) -> bool:
         """Whether all of the items are of the view's own server, or somebody permits it."""
-        if all(map(self._is_own, items)):
-            return True
-        return self.permit is not None and await self.permit(method, params)
+        return all(map(self._is_own, items)) or (self.permit is not None and await self.permit(method, params))
 
     def _is_own(self, item: Json) -> bool:
         """Whether an item is of the server whose tool shows this view, as far as the server in front tells."""
@@ -260,17 +255,6 @@ def is_visible_to(audience: str, listed: Json) -> bool:
     """Whether a listed tool is for models ("model") or for views ("app"). One that is not listed is for nobody."""
     visibility = object_of(object_of(listed.get("_meta")).get("ui")).get("visibility")
     return bool(listed) and (not is_array(visibility) or audience in visibility)
-
-
-def text_in(result: Json) -> str:
-    """The text blocks of a result."""
-    content: Any = result.get("content")
-    blocks = [object_of(block) for block in content] if is_array(content) else []
-    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
-
-
-def _note(method: str, params: Json) -> Json:
-    return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
 def _refusal() -> Json:

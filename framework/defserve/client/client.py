@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from defserve.client.tasks import ServerTask, StartedCall
 
 
-TIMEOUT_SECONDS = 60.0
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 
 MAX_LIST_SECONDS: Final = 3_600.0
@@ -88,7 +88,7 @@ class Client(ServerRequests):
         mcpl: Mcpl | None = None,
         apps: bool = False,
         extensions: Sequence[ClientExtension] = (),
-        timeout: float | None = TIMEOUT_SECONDS,
+        timeout: float | None = 60.0,
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
         on_log: Callable[[Json], object] | None = None,
@@ -126,8 +126,9 @@ class Client(ServerRequests):
         self._requests = self._composition.requests | {
             method: _answer_with(answer) for method, answer in (methods or {}).items()
         }
-        by_era = {era: self._composition.offer(era) for era in ERAS}
-        self._offer = ClientOffer(dict(info), dict(capabilities or {}), by_era)
+        self._offer = ClientOffer(
+            dict(info), dict(capabilities or {}), {era: self._composition.offer(era) for era in ERAS}
+        )
         self._agreement: SessionTerms | None = None
         self._is_closing = False
         self._listeners: set[NewsStream[Any]] = set()
@@ -161,8 +162,9 @@ class Client(ServerRequests):
             await extension.on_agreed(terms)
 
     async def _open_again(self) -> None:
-        version = self._wanted_version or "handshake"
-        self._agreement = await open_conversation(self._conversation, self._offer, version, self.timeout)
+        self._agreement = await open_conversation(
+            self._conversation, self._offer, self._wanted_version or "handshake", self.timeout
+        )
         self._listed = None
 
     async def _close(self) -> None:
@@ -289,15 +291,13 @@ class Client(ServerRequests):
         `again` asks for a new list if the kept one does not have the tool or, without a session, is older than its
         server lets it get: there nobody says that it changed.
         """
-        if self._listed is None or (again and (tool not in self._listed or self._is_outdated())):
+        is_outdated = again and self.stateless and monotonic() >= self._listed_until
+        if self._listed is None or is_outdated or (again and tool not in self._listed):
             read_at, lifetimes = monotonic(), [MAX_LIST_SECONDS]
             items = await self._pages("tools/list", "tools", on_page=lambda page: lifetimes.append(_lifetime(page)))
             self._listed = {str(item.get("name")): item for item in items if is_object(item)}
             self._listed_until = read_at + min(lifetimes)
         return self._listed.get(tool) or {}
-
-    def _is_outdated(self) -> bool:
-        return self.stateless and monotonic() >= self._listed_until
 
     async def set_log_level(self, level: str) -> None:
         """Ask for log notifications of `level` and above. In the stateless era each later request carries the level."""
@@ -357,10 +357,14 @@ class Client(ServerRequests):
 
         Without a session they are asked for every `every` seconds.
         """
-        from defserve.client.mgp.events import subscription
+        from defserve.client.mgp.events import PolledEvents, PushedEvents
 
-        pause = every if self.stateless else None
-        return subscription(self.request, self._listeners, channels, min_severity=min_severity, every=pause)
+        params: Json = {"channels": list(channels)}
+        if min_severity is not None:
+            params["filter"] = {"min_severity": min_severity}
+        if self.stateless:
+            return PolledEvents(params, self._listeners, self.request, every)
+        return PushedEvents(params, self._listeners, self.request)
 
     async def request(
         self,
@@ -387,11 +391,8 @@ class Client(ServerRequests):
                 raise PeerError(f"the result of {method} is not an object")
             return result
 
-        def follow_up(params: Mapping[str, Any]) -> Awaitable[Json]:
-            return in_rounds(ask, params, self.answers)
-
-        send = self._composition.wrap_request(method, follow_up if follow else ask, observer)
-        return await send(params or {})
+        send = partial(in_rounds, ask, answers=self.answers) if follow else ask
+        return await self._composition.wrap_request(method, send, observer)(params or {})
 
     def lifecycle(self) -> LifecycleChanges:
         """Changes of the server's state: `async with client.lifecycle() as changes: async for change in changes`.

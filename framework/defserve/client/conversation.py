@@ -245,7 +245,11 @@ class ClientConversation:
                 asyncio.get_running_loop().call_later,
                 within,
                 NO_ANSWER,
-                lambda: self._answering.is_working or self._is_signing_in() or (observer and observer.waits()),
+                lambda: (
+                    self._answering.is_working
+                    or (isinstance(self._link, SigningInLink) and self._link.is_signing_in)
+                    or (observer and observer.waits())
+                ),
             )
         message = _message(pending, params)
         try:
@@ -281,9 +285,6 @@ class ClientConversation:
         else:
             if not pending.reply.done():
                 pending.reply.set_result(reply)
-
-    def _is_signing_in(self) -> bool:
-        return isinstance(self._link, SigningInLink) and self._link.is_signing_in
 
     def _hears(self, pending: PendingRequest) -> Hear:
         """Takes what comes on the stream of a request beside its reply."""

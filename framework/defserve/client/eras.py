@@ -14,14 +14,14 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.base.peer_bounds import weight_of
 from defserve.client.conversation import ClientConversation, PendingRequest
 from defserve.client.replies import Json, object_of, texts_of
 from defserve.client.unread_items import UnreadItems
-from defserve.core.json_values import is_object
 from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
@@ -92,16 +92,12 @@ async def open_conversation(
     if prepare is not None:
         await prepare(agreement)
     if not agreement.stateless:
-        await _say_ready(conversation, within)
+        try:
+            async with asyncio.timeout(within):
+                await conversation.notify("notifications/initialized", {})
+        except TimeoutError:
+            raise PeerTimeout(f"the server did not take notifications/initialized within {within:g} s") from None
     return agreement
-
-
-async def _say_ready(conversation: ClientConversation, within: float | None) -> None:
-    try:
-        async with asyncio.timeout(within):
-            await conversation.notify("notifications/initialized", {})
-    except TimeoutError:
-        raise PeerTimeout(f"the server did not take notifications/initialized within {within:g} s") from None
 
 
 async def _agree(
@@ -118,8 +114,10 @@ async def _agree(
         return await _initialize(conversation, offer, version, within)
     if version is not None:
         known = (*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
-        all_of_them = f"use one of {', '.join(known)}; without one, it is negotiated"
-        raise UsageError(f"there is no protocol version {version!r}", fix=did_you_mean(version, known, all_of_them))
+        raise UsageError(
+            f"there is no protocol version {version!r}",
+            fix=did_you_mean(version, known, f"use one of {', '.join(known)}; without one, it is negotiated"),
+        )
     return await _negotiate(conversation, offer, within)
 
 
@@ -138,7 +136,8 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
         # Servers of the handshake era meet the probe with an error of any kind, with silence, or by exiting.
         if isinstance(error, Challenged | SignInError | Unreachable):
             raise
-        if error.code in STATELESS_ERRORS and not _invites_handshake(error):
+        # An unsupported version is no refusal if the server names one of the handshake era.
+        if error.code in STATELESS_ERRORS and not _list_supported(error, HANDSHAKE_VERSIONS):
             raise
         is_late, is_gone = isinstance(error, PeerTimeout), isinstance(error, PeerGone)
     can_restart = is_late and conversation.can_restart
@@ -164,11 +163,6 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
     agreement = await _initialize(conversation, offer, None, within)
     SILENT_SERVERS.add(conversation.target)
     return agreement
-
-
-def _invites_handshake(error: PeerError) -> bool:
-    """Whether an unsupported-version error names a handshake version among those the server does support."""
-    return bool(_list_supported(error, HANDSHAKE_VERSIONS))
 
 
 def _list_supported(error: PeerError, versions: Sequence[str]) -> list[str]:
@@ -331,13 +325,14 @@ class NewsStream(ABC, Generic[NewsT]):
     async def close(self) -> None:
         """Stop listening, and tell the server so."""
         self._listeners.discard(self)
+        self.end()
         await self._finish()
 
     @abstractmethod
     async def _begin(self) -> None: ...
 
-    @abstractmethod
-    async def _finish(self) -> None: ...
+    async def _finish(self) -> None:
+        """Tell the server that we no longer listen, where it has to know."""
 
     @abstractmethod
     def hear(self, news: News) -> None:
@@ -377,7 +372,6 @@ class SessionNews(NewsStream[News]):
             await self._subscribe(uri)
 
     async def _finish(self) -> None:
-        self.end()
         for uri in self.wanted.uris:
             try:
                 await self._unsubscribe(uri)
@@ -421,13 +415,11 @@ class SubscribedNews(NewsStream[News]):
         raise peer_error(pending.reply.result().error or {"message": "subscriptions/listen ended before it began"})
 
     async def _finish(self) -> None:
-        self.end()
         if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
             await asyncio.shield(sent)
 
     def hear(self, news: News) -> None:
-        tag = object_of(news.params.get("_meta")).get(SUBSCRIPTION)
-        if self._pending is None or tag != self._pending.id:
+        if self._pending is None or object_of(news.params.get("_meta")).get(SUBSCRIPTION) != self._pending.id:
             return
         if news.method != ACKNOWLEDGED:
             self._queue_news(news)
@@ -486,16 +478,13 @@ class SilentServers:
         self._since, self._file = {}, ""
 
     def _write(self) -> None:
-        if not self._file:
-            return
-        draft = f"{self._file}.{os.getpid()}"
-        try:
-            os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)
-            with open(draft, "w", encoding="utf-8") as file:
-                json.dump(self._since, file)
-            os.replace(draft, self._file)
-        except OSError:
-            return
+        if self._file:
+            draft = f"{self._file}.{os.getpid()}"
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)
+                with open(draft, "w", encoding="utf-8") as file:
+                    json.dump(self._since, file)
+                os.replace(draft, self._file)
 
 
 def _cache_key(target: str) -> str:
@@ -508,15 +497,13 @@ def _read_cache(path: str) -> dict[str, float]:
             content: Any = json.loads(file.read(MAX_FILE_BYTES + 1))
     except (OSError, ValueError, RecursionError):
         return {}
-    if not is_object(content):
-        return {}
-    items = [(key, since) for key, since in content.items() if _is_time(since) and len(key) == _KEY_LENGTH]
+    items = [
+        (key, since)
+        for key, since in object_of(content).items()
+        # An integer may be larger than any float.
+        if len(key) == _KEY_LENGTH and type(since) in (int, float) and 0 <= since < 2**53
+    ]
     return {key: float(since) for key, since in items[:MAX_SERVERS]}
-
-
-def _is_time(since: object) -> bool:
-    """Whether it is a number of seconds. An integer may be larger than any float."""
-    return type(since) in (int, float) and 0 <= cast(float, since) < 2**53
 
 
 SILENT_SERVERS: Final = SilentServers()

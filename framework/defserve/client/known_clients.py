@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -57,8 +58,9 @@ class ClientApp(NamedTuple):
         """The settings file. Raises UsageError for a scope that the client does not have."""
         chosen: Scope = scope or next(iter(self.paths))
         if chosen not in self.paths:
-            only = next(iter(self.paths))
-            raise UsageError(f"{self.title} has no {chosen} settings", fix=f"use --scope {only}, or leave it out")
+            raise UsageError(
+                f"{self.title} has no {chosen} settings", fix=f"use --scope {next(iter(self.paths))}, or leave it out"
+            )
         return project / self.paths[chosen]()
 
 
@@ -101,10 +103,6 @@ def _find_zed_settings() -> Path:
     return _application("Zed", "Zed", "zed", "settings.json")() if windows else _xdg("zed", "settings.json")
 
 
-def _codex() -> Path:
-    return Path(os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex"), "config.toml")
-
-
 # -- entries ---------------------------------------------------------------------------------------------
 def _drop_empty_members(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value}
@@ -114,9 +112,9 @@ def _format_command_entry(launch: Launch) -> dict[str, Any]:
     return {"command": launch.command, "args": list(launch.args), **_drop_empty_members(env=dict(launch.env))}
 
 
-def _plain(launch: Launch) -> dict[str, Any]:
+def _plain(launch: Launch, headers: str = "headers") -> dict[str, Any]:
     return (
-        {"url": launch.url, **_drop_empty_members(headers=dict(launch.headers))}
+        {"url": launch.url, **_drop_empty_members(**{headers: dict(launch.headers)})}
         if launch.url
         else _format_command_entry(launch)
     )
@@ -146,14 +144,6 @@ def _desktop(launch: Launch) -> dict[str, Any]:
     if launch.url:
         raise UsageError("Claude Desktop only starts commands", fix="add the address in its settings dialog")
     return _format_command_entry(launch)
-
-
-def _codex_entry(launch: Launch) -> dict[str, Any]:
-    return (
-        {"url": launch.url, **_drop_empty_members(http_headers=dict(launch.headers))}
-        if launch.url
-        else _format_command_entry(launch)
-    )
 
 
 CLIENTS: Final[Mapping[str, ClientApp]] = {
@@ -210,8 +200,8 @@ CLIENTS: Final[Mapping[str, ClientApp]] = {
     "codex": ClientApp(
         "Codex",
         "mcp_servers",
-        _codex_entry,
-        {"user": _codex},
+        partial(_plain, headers="http_headers"),
+        {"user": lambda: Path(os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex"), "config.toml")},
         format="toml",
         then="/mcp shows it in a new session",
     ),

@@ -12,13 +12,16 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
 from defserve.auth.oauth import http_address
 from defserve.core.messages import Id, Message, Reply, Request
 from defserve.errors import PeerError, PeerGone
 from defserve.stores.files import config_file
+
+if TYPE_CHECKING:
+    from defserve.client.signin.authorizer import ServerAuthorizer
 
 Hear: TypeAlias = Callable[[Message, bytes], Awaitable[None]]
 """Takes a message that came beside an answer, and its bytes."""
@@ -39,35 +42,10 @@ class HttpChallenge(NamedTuple):
     peers: Collection[str]
 
 
-class Authorizer(Protocol):
-    """Gives the credentials of requests to one server, and renews them."""
-
-    async def headers(self, method: str, url: str) -> Mapping[str, str]:
-        """The headers, in lower case, that a request to `url` needs; empty if nothing is known yet."""
-        ...
-
-    async def handle_challenge(self, challenge: HttpChallenge) -> bool:
-        """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
-        ...
-
-    def on_request_accepted(self, headers: Mapping[str, str]) -> None:
-        """The server took a request; these are the headers of its response."""
-        ...
-
-    @property
-    def is_signing_in(self) -> bool:
-        """Whether a person, or an issuer, has to do something first."""
-        ...
-
-    async def aclose(self) -> None:
-        """Give up what is under way."""
-        ...
-
-
 class ClientAuth(Protocol):
     """How a client gets its credentials: `SignIn`, `ClientCredentials` and others."""
 
-    def authorizer(self, url: str) -> Authorizer:
+    def authorizer(self, url: str) -> ServerAuthorizer:
         """Who gives the credentials for the server at `url`. Raises UsageError if they could not be sent there."""
         ...
 

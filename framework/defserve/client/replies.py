@@ -101,10 +101,23 @@ def parse_text(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def tool_error(result: Mapping[str, Any]) -> ToolError:
-    content = result.get("content")
-    blocks = [block for block in content if is_object(block)] if is_array(content) else []
-    text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
-    return ToolError(text or "the tool failed without a message", data=object_of(result.get("structuredContent")))
+    text = joined_text(result) or "the tool failed without a message"
+    return ToolError(text, data=object_of(result.get("structuredContent")))
+
+
+def joined_text(result: Mapping[str, Any]) -> str:
+    """The text blocks of a result, joined by line feeds."""
+    content: Any = result.get("content")
+    blocks = [object_of(block) for block in content] if is_array(content) else []
+    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+
+
+def parse_object(data: bytes | str) -> Json:
+    """The JSON object in `data`; empty if it is anything else."""
+    try:
+        return object_of(from_json(data))
+    except ValueError:
+        return {}
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:

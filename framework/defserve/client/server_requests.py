@@ -182,21 +182,24 @@ class ServerRequests(ABC):
 
     async def health(self) -> Health:
         """The server's health, with its resources and checks (MGP §11.3). Needs `mgp`."""
-        from defserve.client.mgp import events
+        from defserve.client.mgp.events import Health, read_health
 
-        return await events.fetch_health(self._mgp_peer)
+        return read_health(Health, await self._mgp_peer.request("lifecycle", "mgp/health/status", {}))
 
     async def health_ping(self) -> Pong:
         """The health that the server knows without running its checks."""
-        from defserve.client.mgp import events
+        from defserve.client.mgp.events import Pong, read_health
+        from defserve.protocols.mgp import vocabulary
 
-        return await events.ping_server(self._mgp_peer)
+        sent_at = {"timestamp": vocabulary.format_instant(vocabulary.utc_now())}
+        return read_health(Pong, await self._mgp_peer.request("lifecycle", "mgp/health/ping", sent_at))
 
     async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:
         """Have the server finish its calls within `timeout` seconds, then end (§11.4). For admins and local peers."""
-        from defserve.client.mgp import events
+        from defserve.client.mgp.events import Drain
 
-        return await events.request_shutdown(self._mgp_peer, reason, timeout)
+        params = {"reason": reason, "timeout_ms": round(timeout * 1000)}
+        return Drain.from_wire(await self._mgp_peer.request("lifecycle", "mgp/lifecycle/shutdown", params))
 
     async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
         """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""

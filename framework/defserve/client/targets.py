@@ -63,14 +63,13 @@ def find_installed_servers(name: str | None = None) -> list[Installed]:
     """The servers of this environment, sorted by name; with a `name`, only that one."""
     from importlib.metadata import entry_points
 
-    found = [
+    return sorted(
         Installed(
             entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else ""
         )
         for entry in entry_points(group=GROUP)
         if name in (None, entry.name)
-    ]
-    return sorted(found)
+    )
 
 
 def is_server(thing: object) -> bool:
@@ -99,9 +98,7 @@ def split_target(target: str) -> tuple[str, str]:
     """The file or module, and the name in it (empty if none is given)."""
     path, colon, attribute = target.rpartition(":")
     # "C:\\server.py" has a colon too, but no name follows it.
-    if colon and attribute.replace(".", "_").isidentifier():
-        return path, attribute
-    return target, ""
+    return (path, attribute) if colon and attribute.replace(".", "_").isidentifier() else (target, "")
 
 
 def is_module(name: str) -> bool:

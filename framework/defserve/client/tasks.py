@@ -177,7 +177,7 @@ async def start(
     result = await client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
     if result.get("resultType") == "task":
         return ServerTask(client, tool, meta, result)
-    done = PlainCall(client, tool, asyncio.create_task(_wrap_result(result)))
+    done = PlainCall(client, tool, asyncio.create_task(asyncio.sleep(0, result)))
     done.status = "completed"
     return done
 
@@ -186,7 +186,3 @@ async def resume(client: Client, terms: SessionTerms, id: str, tool: str) -> Ser
     """A task by its id."""
     meta = terms.offering(TASKS)
     return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))
-
-
-async def _wrap_result(result: Json) -> Json:
-    return result

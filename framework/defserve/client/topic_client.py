@@ -27,7 +27,6 @@ from defserve.version import VERSION
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 WELCOME_SECONDS: Final = 10.0
-HEARD_AT_MOST: Final = 10_000
 
 log = logging.getLogger("defserve.client")
 
@@ -70,12 +69,13 @@ class TopicClient(Participant):
         request = self.post(kinds[0], asked, to=self.id, about=proposal.id)
         self._answered_already.add(request.id)
         self.topic.proposals.record_fulfilment(request)
-        to = (self.id, proposal.proposer)
-        self.post(kinds[1], {"jsonrpc": "2.0", "id": 0, "result": result}, to=to, about=request.id)
+        self.post(
+            kinds[1], {"jsonrpc": "2.0", "id": 0, "result": result}, to=((self.id, proposal.proposer)), about=request.id
+        )
 
     def heard(self) -> AsyncIterator[Heard]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
-        unread: UnreadItems[Heard] = UnreadItems(HEARD_AT_MOST)
+        unread: UnreadItems[Heard] = UnreadItems(10_000)
         self._heard.append(unread)
         return self._listen(unread)
 

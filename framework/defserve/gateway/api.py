@@ -17,17 +17,22 @@ from defserve.auth.rates import Buckets, Rate
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.gateway.gateway import Gateway
-from defserve.gateway.policy import PARTICIPANT_FIX, Admission, GuestRules, IssuedTokens, is_participant, is_topic
+from defserve.gateway.policy import (
+    PARTICIPANT_FIX,
+    Admission,
+    GuestRules,
+    IssuedTokens,
+    covers,
+    is_participant,
+    is_topic,
+)
 from defserve.gateway.requests import PATTERNS, GatewayRequest, GatewayResponse, only, problem
 from defserve.protocols.mcpx.envelope import PROFILES, is_reserved
 from defserve.serve.sockets import network_of
 
 PREFIX: Final = "/v0.1/"
 MAX_HISTORY: Final = 1_000
-DEFAULT_HISTORY: Final = 100
 ISSUING: Final = Rate(per_second=1, burst=20)
-
-NO_GUESTS: Final = "this gateway gives tokens to nobody without one; its operator can allow it with [guests]"
 
 _IN_TOPIC: Final = re.compile(r"/v0\.1/topics/([^/]+)/(participants|history|rate-limit)")
 
@@ -94,7 +99,7 @@ class TopicApi:
     def _history(self, topic: str, admission: Admission, request: GatewayRequest) -> GatewayResponse:
         """Newest first. `before` is the id or the `ts` of a message; `limit` is 100 unless given."""
         query = parse_qs(urlsplit(request.target).query)
-        limit, before = query.get("limit", [str(DEFAULT_HISTORY)])[0], query.get("before", [""])[0]
+        limit, before = query.get("limit", ["100"])[0], query.get("before", [""])[0]
         if not limit.isdecimal() or not limit.isascii() or len(limit) > 6 or not 0 < int(limit) <= MAX_HISTORY:
             return problem(HTTPStatus.BAD_REQUEST, f"limit is a number from 1 to {MAX_HISTORY}")
         found = self._gateway.topics.get(topic)
@@ -118,15 +123,20 @@ class TopicApi:
         member.begin_window(now)
         resets = datetime.now(UTC) + timedelta(seconds=member.window_ends - now)
         counts = {"messages": member.messages, "chatMessages": member.chat_messages}
-        written = resets.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return GatewayResponse(HTTPStatus.OK, encode({**counts, "resetTime": written}))
+        return GatewayResponse(
+            HTTPStatus.OK,
+            encode({**counts, "resetTime": resets.isoformat(timespec="milliseconds").replace("+00:00", "Z")}),
+        )
 
     # -- a token -----------------------------------------------------------------------------------------
 
     async def _token(self, request: GatewayRequest) -> GatewayResponse:
         token = request.token()
         if token is None and (self._issued is None or self._issued.guests is None):
-            return problem(HTTPStatus.FORBIDDEN, NO_GUESTS)
+            return problem(
+                HTTPStatus.FORBIDDEN,
+                "this gateway gives tokens to nobody without one; its operator can allow it with [guests]",
+            )
         if token is not None and (self._admins is None or await self._admins.verify(token) is None):
             wait = self._failed(request)
             return (
@@ -156,7 +166,7 @@ class TopicApi:
     ) -> GatewayResponse | None:
         if not guests.may_be_called(participant):
             return problem(HTTPStatus.FORBIDDEN, f"a guest here is called {' or '.join(guests.names)}")
-        if not guests.may_enter(topic):
+        if not covers(guests.topics, topic):
             return problem(HTTPStatus.FORBIDDEN, "guests may not enter this topic")
         if not set(wanted) <= set(guests.capabilities):
             return problem(HTTPStatus.FORBIDDEN, f"a guest here may have {', '.join(guests.capabilities)}")
@@ -180,8 +190,7 @@ class TopicApi:
         return found is not None and participant in found.members
 
 
-_Page = Callable[[TopicApi, str, Admission, GatewayRequest], GatewayResponse]
-_PAGES: Final[Mapping[str, _Page]] = {
+_PAGES: Final[Mapping[str, Callable[[TopicApi, str, Admission, GatewayRequest], GatewayResponse]]] = {
     "participants": TopicApi._participants,  # pyright: ignore[reportPrivateUsage]
     "history": TopicApi._history,  # pyright: ignore[reportPrivateUsage]
     "rate-limit": TopicApi._rate_limit,  # pyright: ignore[reportPrivateUsage]

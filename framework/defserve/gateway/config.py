@@ -32,15 +32,13 @@ from defserve.protocols.mcpx.envelope import PROFILES
 MATCHING: Final = ("wildcards", "reference")
 MAX_HISTORY: Final = 1_000
 
-_TOP: Final = {
+_SETTINGS: Final = {
     "profile", "topics", "matching", "allowed_hosts", "allowed_origins", "trusted_proxy", "tokens_in_urls", "history",
+    "participants", "profiles", "jwt", "admins", "limits", "guests",
 }  # fmt: skip
-_TABLES: Final = {"participants", "profiles", "jwt", "admins", "limits", "guests"}
-_GUESTS: Final = {"names", "topics", "profile", "capabilities", "hours"}
 HISTORY: Final = 100
 HOURS: Final = 12
 _TOKEN: Final = ("token", "token_env", "token_file")
-_PARTICIPANT: Final = {*_TOKEN, "profile", "capabilities", "topics", "routing"}
 _JWT: Final = {"issuer", "audience", "key_file", "jwks_url", "algorithms"}
 _CLAIMS: Final = {"capabilities_claim": "capabilities", "profile_claim": "profile", "topics_claim": "topics"}
 
@@ -81,7 +79,7 @@ def load(path: str | Path) -> GatewayConfig:
 
 def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConfig:
     """The configuration in a decoded file."""
-    _check_settings(table, _TOP | _TABLES, "the file")
+    _check_settings(table, _SETTINGS, "the file")
     profiles = {
         **PROFILES,
         **{name: _texts(given, f"profiles.{name}") for name, given in _table(table, "profiles").items()},
@@ -97,8 +95,11 @@ def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConf
         raise UsageError(
             f"participants.{taken} has a name that guests may take", fix="give guests.names patterns of their own"
         )
-    hours = _number(_table(table, "guests").get("hours", HOURS), "guests.hours", 24 * 366)
-    issued = IssuedTokens(FirstMatchPolicy(policies), guests, seconds=hours * 3600)
+    issued = IssuedTokens(
+        FirstMatchPolicy(policies),
+        guests,
+        seconds=_number(_table(table, "guests").get("hours", HOURS), "guests.hours", 24 * 366) * 3600,
+    )
     matching = table.get("matching", MATCHING[0])
     if matching not in MATCHING:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
@@ -125,7 +126,7 @@ def _participants(
     entries: dict[str, ParticipantEntry] = {}
     for name in table:
         where = f"participants.{name}"
-        about = _check_settings(_table(table, name), _PARTICIPANT, where)
+        about = _check_settings(_table(table, name), {*_TOKEN, "profile", "capabilities", "topics", "routing"}, where)
         token = _token(about, where, folder)
         if token in tokens:
             raise UsageError(
@@ -154,7 +155,7 @@ def _jwt(
 
 
 def _guests(about: Mapping[str, Any], profiles: Mapping[str, Sequence[str]], start: tuple[str, ...]) -> GuestRules:
-    _check_settings(about, _GUESTS, "guests")
+    _check_settings(about, {"names", "topics", "profile", "capabilities", "hours"}, "guests")
     return GuestRules(
         _texts(about.get("names", GuestRules().names), "guests.names"),
         _texts(about.get("topics", EVERY_TOPIC), "guests.topics"),

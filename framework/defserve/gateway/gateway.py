@@ -49,7 +49,6 @@ LOOK_AGAIN_SECONDS: Final = 0.05
 FORGET_SECONDS: Final = 1.0
 """A reader for which nobody has waited so long begins anew with its patience."""
 UNCHECKED: Final = "tokens cannot be checked at the moment"
-REPLACED: Final = "another process joined with the same token and has this name now"
 
 
 class AdmissionRefused(NamedTuple):
@@ -144,7 +143,8 @@ class Gateway:
         topic.add(member)
         if earlier is not None:
             self._count_leave(earlier, "replaced")
-            self._send([earlier], error_notice(earlier, "replaced", REPLACED))
+            reason = "another process joined with the same token and has this name now"
+            self._send([earlier], error_notice(earlier, "replaced", reason))
             earlier.wire.end(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
         _log_event("join", member, capabilities=member.capabilities.patterns, routing=member.routing)
@@ -256,12 +256,9 @@ class Gateway:
         cause: Envelope | BrokenEnvelope,
         more: dict[str, Any] | None = None,
     ) -> None:
-        self._count_refusal(member, name, cause)
-        self._send([member], error_notice(member, name, message, cause.id, more))
-
-    def _count_refusal(self, member: TopicMember, name: str, cause: Envelope | BrokenEnvelope) -> None:
         self.metrics.count("refused_total", name)
         _log_event("refused", member, error=name, id=cause.id, kind=cause.kind)
+        self._send([member], error_notice(member, name, message, cause.id, more))
 
     # -- administration ----------------------------------------------------------------------------------
 
@@ -283,15 +280,11 @@ class Gateway:
             _log_event("promote", member, old=old, new=member.capabilities.patterns, by=by)
         self.metrics.count("promotions_total")
         self._drop_slow()
-        topics = tuple(member.topic.name for member in members)
-        return CapabilityChange(old, one.capabilities.patterns, now(), topics)
+        return CapabilityChange(old, one.capabilities.patterns, now(), tuple(member.topic.name for member in members))
 
     @property
     def participants(self) -> int:
         return sum(len(topic.members) for topic in self.topics.values())
-
-    def metrics_text(self) -> str:
-        return self.metrics.text(len(self.topics), self.participants)
 
     # -- sending -----------------------------------------------------------------------------------------
 
@@ -307,8 +300,12 @@ class Gateway:
         while self._slow:
             member = self._slow.pop()
             if member.is_in:
-                reason = f"more than {self.limits.waiting} bytes waited for you"
-                member.wire.offer(self._framed(error_notice(member, "slow_reader", reason)), inf)
+                member.wire.offer(
+                    self._framed(
+                        error_notice(member, "slow_reader", f"more than {self.limits.waiting} bytes waited for you")
+                    ),
+                    inf,
+                )
                 member.wire.end(TRY_LATER, "too slow")
                 self._leave(member, "slow")
 
@@ -470,8 +467,11 @@ def welcome_notice(member: TopicMember, others: Iterable[TopicMember], *, replac
 
 def presence_notice(event: Literal["join", "leave"], member: TopicMember) -> bytes:
     """§3.4: for everyone. A second `join` of a member announces new capabilities: there is no kind for that."""
-    participant = _describe_member(member) if event == "join" else {"id": member.id}
-    return Envelope(PRESENCE, GATEWAY, {"event": event, "participant": participant}).encode()
+    return Envelope(
+        PRESENCE,
+        GATEWAY,
+        {"event": event, "participant": _describe_member(member) if event == "join" else {"id": member.id}},
+    ).encode()
 
 
 def error_notice(

@@ -42,7 +42,6 @@ TOO_BIG: Final = 1009
 SERVICE_RESTART: Final = 1012
 REPLACE: Final = "replace"
 IF_TAKEN: Final = (REPLACE, "wait")
-IN_URL: Final = "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
 MESSAGE: Final = frozenset((Opcode.TEXT, Opcode.BINARY, Opcode.CONT))
 FINAL_TEXT: Final = 0x81
 
@@ -81,7 +80,7 @@ class GatewayConnection(ServerConnection):
         return (self.credential,) if self.credential is not None else ()
 
     def credential_ended(self, key: Any) -> None:
-        self._listener = _ignore_data  # it may go on sending until it has answered the close
+        self._listener = lambda data: None  # it may go on sending until it has answered the close
         self.end(POLICY, ENDED)
 
     def data_received(self, data: bytes) -> None:
@@ -142,7 +141,10 @@ class GatewayConnection(ServerConnection):
             self._held.append(data)
         elif self._listener is not None:
             if wait := self._listener(data):
-                self._hold(data, wait)
+                # The sender notices it by itself: what it writes is not taken. A few frames may have been read with it.
+                self._held.append(data)
+                self.transport.pause_reading()
+                asyncio.get_running_loop().call_later(wait, self._release)
         else:
             # The message came before the member was admitted.
             self._early.append(data)
@@ -156,12 +158,6 @@ class GatewayConnection(ServerConnection):
             self._message(data)
         if not self._held:
             self.transport.resume_reading()
-
-    def _hold(self, data: bytes, seconds: float) -> None:
-        # The sender notices it by itself: what it writes is not taken. A few frames may have been read with this one.
-        self._held.append(data)
-        self.transport.pause_reading()
-        asyncio.get_running_loop().call_later(seconds, self._release)
 
     def _release(self) -> None:
         while self._held and self._listener is not None:
@@ -215,10 +211,6 @@ class GatewayEndpoint:
         self.tasks = BackgroundTasks()
         self._to_flush: list[GatewayConnection] = []
 
-    def close(self) -> None:
-        """Verify no more credentials."""
-        self.live.close()
-
     def needs_flush(self, connection: GatewayConnection) -> None:
         """Write to it after everything that arrived together was read: a burst is one write per receiver."""
         if not self._to_flush:
@@ -251,9 +243,12 @@ class GatewayEndpoint:
     async def process_request(self, connection: ServerConnection, request: Request) -> Response | None:
         """Called for every GET, before it becomes a WebSocket."""
         incoming = self._incoming(connection, request)
-        is_topic = urlsplit(request.path).path == self._path
-        response = self._check_gate(incoming) if is_topic else await self.answer(incoming)
-        return None if response is None else _response(response)
+        response = (
+            self._check_gate(incoming) if (urlsplit(request.path).path == self._path) else await self.answer(incoming)
+        )
+        if response is None:
+            return None
+        return Response(response.status.value, response.status.phrase, Headers(response.fields()), response.body)
 
     def _incoming(self, connection: ServerConnection, request: Request) -> GatewayRequest:
         headers = {name.lower(): request.headers.get_all(name) for name in request.headers}
@@ -309,7 +304,9 @@ class GatewayEndpoint:
         if "authorization" in request.headers or "token" not in query:
             return request.token()
         if not self._tokens_in_urls:
-            return AdmissionRefused(POLICY, IN_URL)
+            return AdmissionRefused(
+                POLICY, "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
+            )
         token = _only_value(query, "token")
         return token if is_token(token) else None
 
@@ -324,8 +321,9 @@ async def listening(
 ) -> AsyncGenerator[GatewayEndpoint]:
     """Serve on bound sockets while the block runs. Then everyone is told to come back later (1012)."""
     host, port = sockets[0].getsockname()[:2] if sockets[0].family != socket.AF_UNIX else ("127.0.0.1", None)
-    gate = Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
-    endpoint = GatewayEndpoint(config, path, gate)
+    endpoint = GatewayEndpoint(
+        config, path, Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
+    )
     limits = config.limits
     servers = [
         await serve(
@@ -348,7 +346,7 @@ async def listening(
     try:
         yield endpoint
     finally:
-        endpoint.close()
+        endpoint.live.close()
         for server in servers:
             for connection in server.connections:
                 endpoint.tasks.start(connection.close(SERVICE_RESTART, "the gateway is shutting down"))
@@ -363,16 +361,5 @@ def _only_value(query: Mapping[str, list[str]], name: str) -> str:
     return given[0] if len(given) == 1 else ""
 
 
-def _ignore_data(data: bytes) -> None:
-    """The sender may not send any more."""
-
-
 def _if_taken(query: Mapping[str, list[str]]) -> str:
     return query.get("if_taken", [REPLACE])[0]
-
-
-def _response(given: GatewayResponse) -> Response:
-    headers = Headers([("Content-Type", given.media_type), ("Content-Length", str(len(given.body)))])
-    for name, value in (("Connection", "close"), ("Cache-Control", "no-store"), *given.headers):
-        headers[name] = value
-    return Response(given.status.value, given.status.phrase, headers, given.body)

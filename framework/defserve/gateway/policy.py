@@ -158,9 +158,7 @@ def covers(patterns: Iterable[str], topic: str) -> bool:
 
 
 def _texts(value: object) -> tuple[str, ...] | None:
-    if not is_array(value) or not all(isinstance(item, str) and item for item in value):
-        return None
-    return tuple(value)
+    return tuple(value) if is_array(value) and all(isinstance(item, str) and item for item in value) else None
 
 
 # -- Tokens that the gateway itself gives out, at `POST /v0.1/auth/token`. They are kept in memory, as digests.
@@ -179,9 +177,6 @@ class GuestRules:
 
     def may_be_called(self, name: str) -> bool:
         return covers(self.names, name)
-
-    def may_enter(self, topic: str) -> bool:
-        return covers(self.topics, topic)
 
 
 class IssuedToken(NamedTuple):
@@ -218,9 +213,12 @@ class IssuedTokens:
             return None if found is not None and self.is_guests(found.participant) else found
         if issued.topic != topic or issued.expires <= self._clock():
             return None
-        holder = credential if issued.is_guest else ""
         return Admission(
-            issued.participant, issued.capabilities, expires=issued.expires, holder=holder, is_guest=issued.is_guest
+            issued.participant,
+            issued.capabilities,
+            expires=issued.expires,
+            holder=credential if issued.is_guest else "",
+            is_guest=issued.is_guest,
         )
 
     def issue(

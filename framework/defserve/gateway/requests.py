@@ -56,16 +56,14 @@ class GatewayResponse(NamedTuple):
     media_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
 
+    def fields(self) -> list[tuple[str, str]]:
+        """All headers, those of every response first. The connection is closed after it."""
+        sizes = [("Content-Type", self.media_type), ("Content-Length", str(len(self.body)))]
+        return [*sizes, ("Connection", "close"), ("Cache-Control", "no-store"), *self.headers]
+
     def encode(self) -> bytes:
-        """The bytes of the response. The connection is closed after it."""
-        lines = [
-            f"HTTP/1.1 {self.status.value} {self.status.phrase}",
-            f"Content-Type: {self.media_type}",
-            f"Content-Length: {len(self.body)}",
-            "Connection: close",
-            "Cache-Control: no-store",
-            *(f"{name}: {value}" for name, value in self.headers),
-        ]
+        """The bytes of the response."""
+        lines = [f"HTTP/1.1 {self.status.value} {self.status.phrase}", *map(": ".join, self.fields())]
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
@@ -99,9 +97,8 @@ class RequestReader:
             del self._data[: end + len(_END)]
         else:
             self._data += data
-        if len(self._data) < self._length:
-            return None
-        return self._head._replace(body=bytes(self._data[: self._length]))
+        is_whole = len(self._data) >= self._length
+        return self._head._replace(body=bytes(self._data[: self._length])) if is_whole else None
 
 
 def _read_head(head: bytes) -> tuple[GatewayRequest, int] | GatewayResponse:
@@ -129,15 +126,15 @@ async def answer(gateway: Gateway, admins: TokenVerifier | None, request: Gatewa
     found = _CAPABILITIES.fullmatch(path)
     if found is None or admins is None:
         return problem(HTTPStatus.NOT_FOUND, "there is nothing here")
-    if request.verb != "POST":
-        return only("POST")
-    return await _promote(gateway, admins, unquote(found[1]), request)
+    return await _promote(gateway, admins, unquote(found[1]), request) if request.verb == "POST" else only("POST")
 
 
 _PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
     "/health": lambda gateway: GatewayResponse(HTTPStatus.OK, encode({"status": "healthy", "protocol": PROTOCOL})),
     "/healthz": lambda gateway: GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}'),
-    "/metrics": lambda gateway: GatewayResponse(HTTPStatus.OK, gateway.metrics_text().encode(), METRICS_TYPE),
+    "/metrics": lambda gateway: GatewayResponse(
+        HTTPStatus.OK, gateway.metrics.text(len(gateway.topics), gateway.participants).encode(), METRICS_TYPE
+    ),
 }
 
 
@@ -158,15 +155,19 @@ async def _promote(
     if len({member.holder for member in members}) > 1:
         return problem(HTTPStatus.CONFLICT, "several guests have this name: say in which `topic`")
     change = gateway.promote(members[0], wanted.add, wanted.remove, admin.id)
-    body = {
-        "participantId": participant,
-        "oldCapabilities": change.old,
-        "newCapabilities": change.new,
-        "modifiedBy": admin.id,
-        "modifiedAt": change.at,
-        "topics": change.topics,
-    }
-    return GatewayResponse(HTTPStatus.OK, encode(body))
+    return GatewayResponse(
+        HTTPStatus.OK,
+        encode(
+            {
+                "participantId": participant,
+                "oldCapabilities": change.old,
+                "newCapabilities": change.new,
+                "modifiedBy": admin.id,
+                "modifiedAt": change.at,
+                "topics": change.topics,
+            }
+        ),
+    )
 
 
 class Wanted(NamedTuple):

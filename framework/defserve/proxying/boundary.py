@@ -400,10 +400,10 @@ def make_relayed_error(id: str, error: dict[str, Any], secrets: Secrets) -> Rela
 
 def raise_spoken(id: str, error: dict[str, Any], secrets: Secrets) -> None:
     """Raises the exception that an error of MGP means, so that a front hears it in its own protocol."""
-    from defserve.client.mgp.server_claims import failure_from_error
+    from defserve.client.mgp.server_claims import failure_of
 
     known = make_relayed_error(id, error, secrets)
-    spoken = failure_from_error(PeerError(known.message, code=known.code, data=known.data))
+    spoken = failure_of(PeerError(known.message, code=known.code, data=known.data))
     told = spoken.exception() if spoken is not None else None
     if isinstance(told, Refused | ToolError):
         told.data["server_id"] = id

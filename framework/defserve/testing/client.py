@@ -210,7 +210,9 @@ class SyncClient:
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
     ) -> None:
         """From now on, notifications of these kinds are added to `notifications`."""
-        self._run_verb(lambda client: _listen(client, tools=tools, prompts=prompts, resources=resources, uris=uris))
+        self._run_verb(
+            lambda client: client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris).open()
+        )
 
     def wait_for(self, method: str, *, within: float = 5.0) -> Json:
         """The params of the next notification of that method. Each is returned once."""
@@ -247,8 +249,9 @@ class SyncClient:
     def _ensure_client(self) -> Client:
         if self._client is None:
             self._portal = self._stack.enter_context(start_blocking_portal("asyncio"))
-            connection = self._portal.call(self._connection)
-            self._client = self._stack.enter_context(self._portal.wrap_async_context_manager(connection))
+            self._client = self._stack.enter_context(
+                self._portal.wrap_async_context_manager(self._portal.call(self._connection))
+            )
         return self._client
 
     def _connection(self) -> Any:
@@ -291,10 +294,6 @@ async def _call_tool(client: Client, tool: str, arguments: Json) -> Any:
 async def _parts(client: Client, tool: str, arguments: Json) -> list[Any]:
     async with client.stream(tool, **arguments) as stream:
         return [part async for part in stream]
-
-
-async def _listen(client: Client, **wanted: Any) -> None:
-    await client.listen(**wanted).open()
 
 
 def version_of(era: str | None) -> str | None:
@@ -420,5 +419,12 @@ def assert_schemas(client: SyncClient, path: str | Path, *, update: bool | None 
         from difflib import unified_diff
 
         changes = unified_diff(before.splitlines(), now.splitlines(), "committed", "served", lineterm="")
-        fix = "  fix: if the change is meant, run pytest --update-schemas and commit the file"
-        raise AssertionError("\n".join((f"the tools differ from {file}", *changes, fix)))
+        raise AssertionError(
+            "\n".join(
+                (
+                    f"the tools differ from {file}",
+                    *changes,
+                    "  fix: if the change is meant, run pytest --update-schemas and commit the file",
+                )
+            )
+        )

@@ -94,8 +94,13 @@ def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str
     from defserve.testing.client import SyncClient
 
     server, options = _server_under_test(request, defserve_over)
-    update = bool(request.config.getoption("--update-schemas"))
-    client = SyncClient(server, defserve_era, over=defserve_over, updates_snapshots=update, **options)
+    client = SyncClient(
+        server,
+        defserve_era,
+        over=defserve_over,
+        updates_snapshots=bool(request.config.getoption("--update-schemas")),
+        **options,
+    )
     try:
         yield client
     finally:

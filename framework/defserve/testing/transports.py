@@ -40,10 +40,6 @@ def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncConte
     return TRANSPORTS[over](server, rest, credentials)
 
 
-def _over_memory(server: Any, options: Options, _: Options) -> AbstractAsyncContextManager[Client]:
-    return _load_server(server).connect(**options)
-
-
 @asynccontextmanager
 async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerator[Client]:
     if not isinstance(server, str):
@@ -51,9 +47,10 @@ async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerat
             "over stdio a server runs in its own process, so it cannot be given as an object",
             fix='name it: @pytest.mark.serves("module:server")',
         )
-    command = ["-m", "defserve", "run", server]
     # The child finds the name where this process would find it.
-    link = await ProcessLink.spawn(sys.executable, command, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    link = await ProcessLink.spawn(
+        sys.executable, ["-m", "defserve", "run", server], env={"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     async with Client(link, **options) as client:
         yield client
 
@@ -85,7 +82,7 @@ def _load_server(server: Any) -> Any:
 Connect = Callable[[Any, Options, Options], AbstractAsyncContextManager[Client]]
 
 TRANSPORTS: dict[str, Connect] = {
-    "memory": _over_memory,
+    "memory": lambda server, options, credentials: _load_server(server).connect(**options),
     "stdio": _over_stdio,
     "http": _over_network("http"),
     "ws": _over_network("ws"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve.client.links import event_streams
-from defserve.client.links.event_streams import MAX_FAILURES, MAX_RETRY_SECONDS, EventStreams, Polling, SseParser
+from defserve.client.links.event_streams import MAX_FAILURES, MAX_RETRY_SECONDS, EventStreams, SseParser
 from defserve.client.links.http_connection import Broken
 from defserve.core.messages import Reply, Request
 from defserve.serve.address import NotRenewed
@@ -65,11 +65,17 @@ class Server:
         async def overhear(message: Any, data: bytes) -> None: ...
 
         streams = EventStreams(self, self._take, asyncio.create_task, overhear)  # type: ignore[arg-type]
-        how = Polling(dict, lambda: None, self._on_lost)
         with pytest.MonkeyPatch.context() as patched:
             clock = SimpleNamespace(sleep=self._sleep, timeout=asyncio.timeout)
             patched.setattr(event_streams, "asyncio", clock)
-            return await streams.poll(SseParser(1000), request, overhear, how)
+            return await streams.poll(
+                SseParser(1000),
+                request,
+                overhear,
+                make_headers=dict,
+                on_opened=lambda: None,
+                on_lost=self._on_lost,
+            )
 
     async def send(self, method: str, headers: Mapping[str, str], *, repeatable: bool) -> Response:
         if not self._statuses:

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
@@ -66,11 +67,12 @@ class ChildOptions(NamedTuple):
         if not (self.ends_with_us and sys.platform == "linux" and (wrapper := shutil.which("setpriv"))):
             return line
         # The wrapper would not say that a command does not exist, and looks for it elsewhere.
-        path = (environment if environment is not None else os.environ).get("PATH")
         if os.path.dirname(self.command):
             found = self.command if os.access(os.path.join(self.cwd or "", self.command), os.X_OK) else None
         else:
-            found = shutil.which(self.command, path=path)
+            found = shutil.which(
+                self.command, path=(environment if environment is not None else os.environ).get("PATH")
+            )
         return (wrapper, "--pdeathsig", "KILL", "--", found, *self.args) if found else line
 
 
@@ -207,13 +209,11 @@ class Child(asyncio.SubprocessProtocol):
 
     def signal(self, number: int) -> None:
         """To the child and everything that it started."""
-        try:
+        with suppress(ProcessLookupError):
             if os.name == "posix":
                 os.killpg(self.pid, number)
             else:
                 self._running.terminate()
-        except ProcessLookupError:
-            pass
 
     @property
     def left_others(self) -> bool:
@@ -240,7 +240,10 @@ class Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == STDERR:
-            self._take_stderr(data)
+            if self.options.echo:
+                sys.stderr.write(printable_lines(data.decode(errors="replace")))
+                sys.stderr.flush()
+            self.stderr.feed(data)
         elif not self.ended_output:
             self._hears = True
             if self._is_dropped:
@@ -303,7 +306,8 @@ class Child(asyncio.SubprocessProtocol):
         self._ready_size += sum(map(len, found))
         if self._ready_size > MAX_READY_BYTES:
             self._pause(True)
-        self._wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _hand_on_soon(self) -> None:
         if self._next_turn is None:
@@ -347,10 +351,6 @@ class Child(asyncio.SubprocessProtocol):
         if pipe is not None and not pipe.is_closing():
             (pipe.pause_reading if is_paused else pipe.resume_reading)()
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     def _end_output(self) -> None:
         if self.ended_output:
             return
@@ -361,12 +361,6 @@ class Child(asyncio.SubprocessProtocol):
             # The line feed that is missing.
             self._uncut.append(b"\n")
             self._hand_on_soon()
-
-    def _take_stderr(self, data: bytes) -> None:
-        if self.options.echo:
-            sys.stderr.write(printable_lines(data.decode(errors="replace")))
-            sys.stderr.flush()
-        self.stderr.feed(data)
 
 
 class _Output(asyncio.Protocol):
@@ -552,11 +546,10 @@ WINDOWS_NAMES: Final = frozenset(
     "APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA NUMBER_OF_PROCESSORS OS PATH PATHEXT PROCESSOR_ARCHITECTURE "
     "PROGRAMDATA PROGRAMFILES SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE WINDIR".split()
 )
-LOCALE: Final = "LC_"
 
 
 def bare_environment(given: Mapping[str, str]) -> dict[str, str]:
     """What any program needs (where programs, the home folder and temporary files are, the language), and `given`."""
     names = WINDOWS_NAMES if os.name == "nt" else INHERITED_NAMES
-    ours = {name: value for name, value in os.environ.items() if name in names or name.startswith(LOCALE)}
+    ours = {name: value for name, value in os.environ.items() if name in names or name.startswith("LC_")}
     return {**ours, **given}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from pydantic_core import from_json
-
-from defserve.client.link import Authorizer, HttpChallenge, Resolve
+from defserve.client.link import HttpChallenge, Resolve
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, ProxiedResponse, is_proxied
 from defserve.client.links.http_connection import Broken, Response
-from defserve.client.replies import object_of
+from defserve.client.replies import object_of, parse_object
 from defserve.core.messages import INVALID_REQUEST
 from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.serve.address import Challenged, HttpRefusal, Unreachable
 from defserve.version import VERSION
+
+if TYPE_CHECKING:
+    from defserve.client.signin.authorizer import ServerAuthorizer
 
 HttpResponse: TypeAlias = Response | ProxiedResponse
 
@@ -116,26 +117,22 @@ class Endpoint:
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
             return Challenged(self, status, challenge)
-        reply = _reply_of(body) if media_type(response) == JSON else {}
+        reply = parse_object(body) if media_type(response) == JSON else {}
         error = object_of(reply.get("error"))
         if error and (reply.get("id") is not None or error.get("code") != INVALID_REQUEST):
             return peer_error(error)
         # Such an error without an id was made before the message was read: it is about HTTP.
         words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:MAX_QUOTE_LENGTH]
         text = f"{self} answered HTTP {status} {response.reason}".rstrip()
-        data = {**object_of(error.get("data")), "status": status}
-        return HttpRefusal(f"{text}: {words}" if words else text, data=data)
+        return HttpRefusal(
+            f"{text}: {words}" if words else text, data={**object_of(error.get("data")), "status": status}
+        )
 
     def unreachable(self, error: Broken) -> PeerGone:
         return Unreachable(f"{self} cannot be reached: {error}")
 
     async def aclose(self) -> None:
         await self._http.aclose()
-
-
-def add_bearer_token(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
-    """The headers with a bearer token, if there is one."""
-    return {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
 
 
 def media_type(response: HttpResponse) -> str:
@@ -150,26 +147,20 @@ async def body_of(response: HttpResponse) -> bytes:
     return body
 
 
-def _reply_of(body: bytes) -> dict[str, Any]:
-    try:
-        return object_of(from_json(body))
-    except ValueError:
-        return {}
-
-
 # -- An endpoint whose credentials may change: they are asked for with each request, and renewed if they are refused.
 
 
 MAX_AUTH_ROUNDS: Final = 3
 """How often one request is sent again with other credentials: a nonce, a sign-in, more scopes."""
-REFUSED_STATUSES: Final = frozenset((401, 403))
 AUTHORIZATION: Final = "authorization"
 
 
 class AuthorizedEndpoint(Endpoint):
     """Sends what `authorizer` gives with every request, and asks it what to do about a refusal."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None, authorizer: Authorizer) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], resolve: Resolve | None, authorizer: ServerAuthorizer
+    ) -> None:
         super().__init__(url, headers, resolve)
         self._authorizer = authorizer
 
@@ -180,11 +171,10 @@ class AuthorizedEndpoint(Endpoint):
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
             shown = await self._authorizer.headers(method, self._address.url)
             response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable)
-            if response.status not in REFUSED_STATUSES:
+            if response.status not in (401, 403):
                 self._authorizer.on_request_accepted(response.headers)
                 return response
-            sent = shown.get(AUTHORIZATION, "")
-            refusal = HttpChallenge(response.status, response.headers, sent, self._http.peers)
+            refusal = HttpChallenge(response.status, response.headers, shown.get(AUTHORIZATION, ""), self._http.peers)
             if not left or not await self._authorizer.handle_challenge(refusal):
                 return response
             await response.aclose()
@@ -205,10 +195,8 @@ def endpoint_at(
     headers: Mapping[str, str] | None,
     token: str | None,
     resolve: Resolve | None,
-    authorizer: Authorizer | None,
+    authorizer: ServerAuthorizer | None,
 ) -> Endpoint:
     """The endpoint at an address, with a fixed token, with an authorizer, or with neither."""
-    whole = add_bearer_token(headers, token)
-    if authorizer is None:
-        return Endpoint(url, whole, resolve)
-    return AuthorizedEndpoint(url, whole, resolve, authorizer)
+    whole = {**(headers or {}), **({AUTHORIZATION: f"Bearer {token}"} if token else {})}
+    return Endpoint(url, whole, resolve) if authorizer is None else AuthorizedEndpoint(url, whole, resolve, authorizer)

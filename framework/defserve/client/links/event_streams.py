@@ -10,17 +10,20 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
 from defserve.base.backoff import compute_backoff, parse_retry_after
-from defserve.client.link import Authorizer, Hear, Resolve, Turns, split_into_pieces
+from defserve.client.link import Hear, Resolve, Turns, split_into_pieces
 from defserve.client.links.endpoint import EVENTS, MAX_MESSAGE_BYTES, Endpoint, HttpResponse, endpoint_at, media_type
 from defserve.client.links.http_connection import Broken
 from defserve.client.unread_items import ByteQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import HttpRefusal, NotRenewed
+
+if TYPE_CHECKING:
+    from defserve.client.signin.authorizer import ServerAuthorizer
 
 LAST_EVENT: Final = "Last-Event-ID"
 
@@ -33,27 +36,35 @@ PASSING: Final = frozenset((408, 409, 425, 429))
 
 Take: TypeAlias = Callable[[bytes, Request | None, Hear], Awaitable[Reply | None]]
 """Hands on what is not the answer to a request, and gives back the answer."""
-Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], object]
 
 log = logging.getLogger("defserve.client")
-
-
-class Polling(NamedTuple):
-    """How a stream is asked for, and who is told that it is open, or that the server no longer knows it."""
-
-    headers: Callable[[], dict[str, str]]
-    opened: Callable[[], object]
-    lost: Callable[[], object]
 
 
 class EventStreams:
     """Reads the streams of one endpoint. `spawn` runs what goes on after an answer."""
 
-    def __init__(self, endpoint: Endpoint, take: Take, spawn: Spawn, overhear: Hear) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        take: Take,
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        overhear: Hear,
+    ) -> None:
         self._endpoint, self._take, self._spawn, self._overhear = endpoint, take, spawn, overhear
 
-    async def poll(self, stream: SseParser, request: Request | None, hear: Hear, how: Polling) -> Reply | None:
+    async def poll(
+        self,
+        stream: SseParser,
+        request: Request | None,
+        hear: Hear,
+        *,
+        make_headers: Callable[[], dict[str, str]],
+        on_opened: Callable[[], object],
+        on_lost: Callable[[], object],
+    ) -> Reply | None:
         """GET a stream, again and again, until `request` is answered. None if the server has no such stream.
+
+        `on_opened` is told that it is open, `on_lost` that the server no longer knows it.
 
         After a few failures in a row it is given up, with one exception: without a `request`, a stream that was open
         once is asked for until the server refuses it, because nobody else would notice that messages no longer come.
@@ -63,7 +74,7 @@ class EventStreams:
             if tries or request is not None:
                 await asyncio.sleep(_pause(stream.retry, failures, wanted))
             tries, wanted = tries + 1, 0.0
-            headers = {**how.headers(), "accept": EVENTS}
+            headers = {**make_headers(), "accept": EVENTS}
             if stream.last_id:
                 headers[LAST_EVENT] = stream.last_id
             stream.restart()
@@ -83,24 +94,21 @@ class EventStreams:
             status = response.status
             if status == 200 and media_type(response) == EVENTS:
                 failures, was_open = 0, True
-                how.opened()
+                on_opened()
                 if (reply := await self.read_events(response, stream, request, hear)) is not None:
                     return reply
                 continue
             await response.aclose()
             if status < 500 and status not in PASSING:
-                self._note_refusal(status, is_missed=was_open and request is None)
+                if was_open and request is None and status not in SESSION_GONE:
+                    log.warning("no longer listening to %s: it answered HTTP %s", self._endpoint, status)
+                else:
+                    log.debug("%s has no such stream: HTTP %s", self._endpoint, status)
                 if status in SESSION_GONE and tries > 1:
-                    how.lost()
+                    on_lost()
                 return None
             failures, wanted = failures + 1, parse_retry_after(response.headers)
         return None
-
-    def _note_refusal(self, status: int, *, is_missed: bool) -> None:
-        if is_missed and status not in SESSION_GONE:
-            log.warning("no longer listening to %s: it answered HTTP %s", self._endpoint, status)
-        else:
-            log.debug("%s has no such stream: HTTP %s", self._endpoint, status)
 
     async def read_events(
         self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear
@@ -200,16 +208,11 @@ MAX_RETRY_DIGITS: Final = 9
 """Digits. A longer `retry` is a mistake, and not parsed."""
 
 
-class SseEvent:
+class SseEvent(NamedTuple):
     """One event with data. Its lines are joined by LF."""
 
-    __slots__ = ("kind", "data")
-
-    def __init__(self, kind: str, data: bytes) -> None:
-        self.kind, self.data = kind, data
-
-    def __repr__(self) -> str:
-        return f"SseEvent({self.kind!r}, {self.data!r})"
+    kind: str
+    data: bytes
 
 
 class SseParser:
@@ -315,7 +318,7 @@ class LegacySseLink:
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
         resolve: Resolve | None = None,
-        authorizer: Authorizer | None = None,
+        authorizer: ServerAuthorizer | None = None,
     ) -> LegacySseLink:
         """Open the stream and wait for the address to POST to.
 

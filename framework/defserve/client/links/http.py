@@ -8,16 +8,16 @@ import asyncio
 import base64
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import BoundedTable
 from defserve.client.eras import PREFIX
-from defserve.client.link import Authorizer, Hear, Lost, Resolve, SessionLost
+from defserve.client.link import Hear, Lost, Resolve, SessionLost
 from defserve.client.links.endpoint import (
     EVENTS,
     JSON,
@@ -30,7 +30,6 @@ from defserve.client.links.endpoint import (
 )
 from defserve.client.links.event_streams import (
     EventStreams,
-    Polling,
     SseParser,
     answers_without_session,
     refuses_session,
@@ -45,6 +44,9 @@ from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mcp.tool_options import param_headers
 from defserve.serve.http.request_heads import METHOD, NAME, NAMED_BY, SENTINEL, SENTINEL_END, VERSION
+
+if TYPE_CHECKING:
+    from defserve.client.signin.authorizer import ServerAuthorizer
 
 SESSION: Final = "Mcp-Session-Id"
 HEADER_MISMATCH: Final = -32020
@@ -96,7 +98,7 @@ class HttpLink:
         token: str | None = None,
         listens: bool = True,
         resolve: Resolve | None = None,
-        authorizer: Authorizer | None = None,
+        authorizer: ServerAuthorizer | None = None,
     ) -> None:
         self._endpoint = endpoint_at(url, headers, token, resolve, authorizer)
         self._tasks = BackgroundTasks()
@@ -176,7 +178,12 @@ class HttpLink:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
-            await self._end_session()
+            try:
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
+                log.debug("the end of the session was answered with HTTP %s", response.status)
+            except (TimeoutError, PeerError, Broken) as error:
+                log.debug("the server was not told of the end of the session: %r", error)
         await self._endpoint.aclose()
         if self._inbox.empty():
             self._inbox.put_nowait(None)
@@ -248,8 +255,10 @@ class HttpLink:
                 return await self._hear(await body_of(response), request, hear)
             if kind == EVENTS:
                 return await self._streams.read_events(response, stream, request, hear)
-            what = f"HTTP {response.status} and {kind or 'nothing'}"
-            raise PeerError(f"the server answered {request.method} with {what}, neither JSON nor an event stream")
+            raise PeerError(
+                f"the server answered {request.method} with HTTP {response.status} and {kind or 'nothing'},"
+                " neither JSON nor an event stream"
+            )
         finally:
             if kind != EVENTS:
                 await response.aclose()
@@ -289,18 +298,18 @@ class HttpLink:
 
     async def _learn(self, request: Request) -> bool:
         """List the tools to learn their headers. Whether the call needs other headers than it was sent with."""
-        before, pages = self._tool_headers.mirrors(request), ToolPages(request)
-        for page in pages:
-            pages.turn(await self._fetch(page))
+        before, version = self._tool_headers.mirrors(request), version_of(request)
+        params: dict[str, Any] = {"_meta": object_of(request.params.get("_meta"))}
+        for number in range(MAX_PAGES):
+            page = Request(f"{request.id}-tools-{number}", "tools/list", params, {})
+            content = encode({"jsonrpc": "2.0", "id": page.id, "method": page.method, "params": params})
+            reply = await self._post(page, content, version, SseParser(MAX_MESSAGE_BYTES), self._overhear)
+            if reply is None:
+                raise PeerGone("the stream of tools/list ended before its answer")
+            if (cursor := object_of(reply.result).get("nextCursor")) is None:
+                break
+            params = {**params, "cursor": cursor}
         return self._tool_headers.mirrors(request) != before
-
-    async def _fetch(self, request: Request) -> Reply:
-        """The answer to a stateless request that the link itself makes."""
-        content = encode({"jsonrpc": "2.0", "id": request.id, "method": request.method, "params": request.params})
-        reply = await self._post(request, content, version_of(request), SseParser(MAX_MESSAGE_BYTES), self._overhear)
-        if reply is None:
-            raise PeerGone(f"the stream of {request.method} ended before its answer")
-        return reply
 
     async def _listen(self) -> None:
         """Read the messages that are not responses. Many servers have no such stream."""
@@ -318,15 +327,18 @@ class HttpLink:
     def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Coroutine[Any, Any, Reply | None]:
         session = self._session
 
-        def on_stream_opened() -> None:
-            if request is None:
-                self._listened.set()
-
-        def lost() -> None:
+        def on_lost() -> None:
             if session and self.on_session_lost is not None:
                 self.on_session_lost()
 
-        return self._streams.poll(stream, request, hear, Polling(self._session_headers, on_stream_opened, lost))
+        return self._streams.poll(
+            stream,
+            request,
+            hear,
+            make_headers=self._session_headers,
+            on_opened=lambda: self._listened.set() if request is None else None,
+            on_lost=on_lost,
+        )
 
     async def _hear(self, data: bytes, request: Request | None, hear: Hear) -> Reply | None:
         """Hand on what is not the answer to `request`, and give back the answer."""
@@ -364,14 +376,6 @@ class HttpLink:
         self._session = self._version = None
         if self._listening is not None:
             self._listening.cancel()
-
-    async def _end_session(self) -> None:
-        try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
-            log.debug("the end of the session was answered with HTTP %s", response.status)
-        except (TimeoutError, PeerError, Broken) as error:
-            log.debug("the server was not told of the end of the session: %r", error)
 
     def _session_headers(self) -> dict[str, str]:
         headers = {SESSION: self._session, VERSION: self._version}
@@ -438,28 +442,6 @@ class ToolHeaders:
         else:
             self._mirrors.drop(name)
         return True
-
-
-class ToolPages:
-    """Requests for the pages of the tool list, on behalf of `request` and with its envelope."""
-
-    def __init__(self, request: Request) -> None:
-        self._meta, self._id = object_of(request.params.get("_meta")), f"{request.id}-tools"
-        self._cursor: Any = None
-        self._more = True
-
-    def __iter__(self) -> Iterator[Request]:
-        for number in range(MAX_PAGES):
-            if not self._more:
-                return
-            self._more = False
-            params = {"_meta": self._meta} if self._cursor is None else {"_meta": self._meta, "cursor": self._cursor}
-            yield Request(f"{self._id}-{number}", "tools/list", params, {})
-
-    def turn(self, reply: Reply) -> None:
-        """Read from the answer whether there is another page, and its cursor."""
-        self._cursor = object_of(reply.result).get("nextCursor")
-        self._more = self._cursor is not None
 
 
 # -- The HTTP headers in which a stateless request repeats parts of its body (2026-07-28: Streamable HTTP).

@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from defserve.base.decompression import CODINGS, Decompressor
@@ -34,7 +35,8 @@ class Connection(asyncio.Protocol):
         self._reused = False
         self._clogged = False
         self.idle_since = 0.0
-        self.parse_head = HeadParser()
+        # Many heads are the same as the one before. So a head is shared, and not to be changed.
+        self.parse_head = lru_cache(maxsize=1)(parse_head)
 
     @property
     def is_usable(self) -> bool:
@@ -306,23 +308,6 @@ class ResponseHead:
         self.status, self.reason, self.headers, self.minor = status, reason, headers, minor
 
 
-class HeadParser:
-    """Parses the heads of one connection. Many of them are the same as the one before."""
-
-    __slots__ = ("_data", "_head")
-
-    def __init__(self) -> None:
-        self._data = b""
-        self._head: ResponseHead | None = None
-
-    def __call__(self, data: bytes) -> ResponseHead:
-        """See `parse_head`. The result may be shared, so it is not to be changed."""
-        if self._head is None or data != self._data:
-            self._head = parse_head(data)
-            self._data = data
-        return self._head
-
-
 def parse_head(data: bytes) -> ResponseHead:
     """The head whose lines these are, without the empty line that ends it. Raises Broken."""
     text = data.decode("latin-1")
@@ -354,7 +339,6 @@ MAX_CHUNKS: Final = 4096
 TINY_CHUNK: Final = 16
 CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
 CONTENT_LENGTH: Final = re.compile(r"[0-9]{1,15}")
-WITHOUT_BODY: Final = frozenset((204, 304))
 
 
 class Part(IntEnum):
@@ -434,11 +418,10 @@ class ResponseFraming:
         return data
 
     def _begin_body(self, head: ResponseHead) -> None:
-        headers = head.headers
-        connection, coding, given = map(headers.get, ("connection", "transfer-encoding", "content-length"))
+        connection, coding, given = map(head.headers.get, ("connection", "transfer-encoding", "content-length"))
         length = None if given is None else _length(given)
         self.reusable = head.minor == 1 and (connection is None or "close" not in connection.lower())
-        if head.status in WITHOUT_BODY:
+        if head.status in (204, 304):  # they never have a body
             length, coding = 0, None
         if coding is not None:
             if coding.lower() != "chunked":

@@ -14,7 +14,6 @@ from defserve.errors import PeerGone
 GRACE_SECONDS = 2.0
 LOOK_SECONDS, OTHERS_LOOKS = 0.02, 25
 """Half a second for what a child has left behind."""
-NEVER_SERVED = ": it ended without serving; does the file end with server.main()?"
 
 
 class ProcessLink:
@@ -50,8 +49,7 @@ class ProcessLink:
 
         Raises PeerGone if it cannot be started.
         """
-        options = ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace)
-        return cls(await Child.start(options))
+        return cls(await Child.start(ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace)))
 
     async def reopen(self) -> None:
         """End the child and start the same command again. Raises PeerGone if it cannot be started."""
@@ -150,7 +148,7 @@ class ProcessLink:
             how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
             await self._finish_stderr(child)
             if code == 0 and child.was_silent:
-                how += NEVER_SERVED
+                how += ": it ended without serving; does the file end with server.main()?"
         words = "".join(f"\n  | {line}" for line in child.stderr.last_words)
         return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.auth.oauth import http_address
-from defserve.client.link import Authorizer, HttpChallenge
+from defserve.client.link import HttpChallenge
 from defserve.client.links.endpoint import AUTHORIZATION, MAX_AUTH_ROUNDS
 from defserve.errors import PeerGone
 from defserve.serve.address import Challenged
@@ -14,6 +14,8 @@ from defserve.serve.outbound import dial, websockets_library
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+
+    from defserve.client.signin.authorizer import ServerAuthorizer
 
 SUBPROTOCOL: Final = "mcp"
 
@@ -23,7 +25,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 class WebSocketLink:
     """One connection, opened by `WebSocketLink.connect`. A server that answers no ping counts as gone."""
 
-    def __init__(self, socket: ClientConnection, address: str, authorizer: Authorizer | None = None) -> None:
+    def __init__(self, socket: ClientConnection, address: str, authorizer: ServerAuthorizer | None = None) -> None:
         self._socket, self._address, self._authorizer = socket, address, authorizer
         self._Closed: type[Exception] = websockets_library().ConnectionClosed
 
@@ -35,7 +37,7 @@ class WebSocketLink:
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
         longest: int = MAX_MESSAGE_BYTES,
-        authorizer: Authorizer | None = None,
+        authorizer: ServerAuthorizer | None = None,
     ) -> WebSocketLink:
         """Open a connection. `token` is sent as a bearer token; a message longer than `longest` ends the connection.
 
@@ -52,7 +54,7 @@ class WebSocketLink:
 
     @classmethod
     async def _connect_authorized(
-        cls, url: str, headers: Mapping[str, str], longest: int, authorizer: Authorizer
+        cls, url: str, headers: Mapping[str, str], longest: int, authorizer: ServerAuthorizer
     ) -> WebSocketLink:
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
             shown = await authorizer.headers("GET", http_address(url))
@@ -61,8 +63,9 @@ class WebSocketLink:
                     url, headers={**headers, **shown}, longest=longest, subprotocols=[SUBPROTOCOL]
                 )
             except Challenged as refusal:
-                sent = shown.get(AUTHORIZATION, "")
-                challenge = HttpChallenge(refusal.data["status"], refusal.headers, sent, refusal.peers)
+                challenge = HttpChallenge(
+                    refusal.data["status"], refusal.headers, shown.get(AUTHORIZATION, ""), refusal.peers
+                )
                 if not left or not await authorizer.handle_challenge(challenge):
                     raise
                 continue

@@ -33,7 +33,6 @@ CLOSE: Final = "channels/close"
 PUBLISH: Final = "channels/publish"
 INCOMING: Final = "channels/incoming"
 ACKNOWLEDGE: Final = "channels/acknowledge"
-TYPING: Final = "channels/typing"
 
 OLD_USES: Final = ("channels.publish", "channels.observe")
 
@@ -191,7 +190,11 @@ class LiveChannels:
         """
         with self._audit.watching(OPEN, type=type) as record:
             self._require_sets("channels.lifecycle")
-            params = _opening(type, id, {"address": address, "metadata": dict(metadata or {})}, history)
+            params: Json = {} if type is None else {"type": type, "address": address, "metadata": dict(metadata or {})}
+            if id is not None:
+                params["channelId"] = id
+            if history is not None:
+                params["history"] = dict(history)
             opening = asyncio.get_running_loop().create_future()
             self._opening.add(opening)
             try:
@@ -216,8 +219,9 @@ class LiveChannels:
                 messages.append(self._message({**object_of(one), "channelId": channel.id}))
             except (InvalidParams, LiveRefusal) as error:
                 self._audit.report(OPEN, "refused", channel_id=channel.id, reason=str(error))
-        is_cut = result.get("historyTruncated") is True
-        return OpenedChannel.extend(channel, history=tuple(messages), history_truncated=is_cut)
+        return OpenedChannel.extend(
+            channel, history=tuple(messages), history_truncated=result.get("historyTruncated") is True
+        )
 
     async def close(self, id: str) -> bool:
         """Have the server close a channel. Whether it did."""
@@ -249,8 +253,7 @@ class LiveChannels:
             if not ack:
                 await self._notify(PUBLISH, params)
                 return None
-            result = await self._request(PUBLISH, params)
-            return Delivery.from_wire(result)
+            return Delivery.from_wire(await self._request(PUBLISH, params))
 
     async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
         """Mark a message of a channel, such as with a reaction. Raises ChannelNotPermitted, and PeerError."""
@@ -258,8 +261,9 @@ class LiveChannels:
             if not self._permits(id, "channels.acknowledge"):
                 raise ChannelNotPermitted(id)
             about: Json = {"channelId": id, "messageId": message_id, "intent": intent}
-            result = await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
-            return Acknowledgement.from_wire(result)
+            return Acknowledgement.from_wire(
+                await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
+            )
 
     async def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
         """Show in a channel that the model writes, or has stopped. A server that may not know is sent nothing."""
@@ -269,7 +273,7 @@ class LiveChannels:
             permitted = False
         if permitted:
             more = {"metadata": dict(metadata)} if metadata is not None else {}
-            await self._notify(TYPING, {"channelId": id, "op": "start" if active else "stop", **more})
+            await self._notify("channels/typing", {"channelId": id, "op": "start" if active else "stop", **more})
 
     def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
         """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`.
@@ -310,8 +314,7 @@ class LiveChannels:
         """
         by_grant = self._sets.grants.by_grant
         declared = self._require_sets(path if path != "channels" or not by_grant else "channels.register")
-        use = path if by_grant or path in OLD_USES else "channels"
-        if sets := self._sets.using(use):
+        if sets := self._sets.using(path if by_grant or path in OLD_USES else "channels"):
             return any(self._covers(one.name, id) for one in sets)
         # A server may have channels without a set for them. If it declares such sets, one must be for this use.
         return not declared
@@ -320,13 +323,6 @@ class LiveChannels:
         lists = self._sets.scoping(name)
         allowed = judge_label(lists, normal(id))
         return not lists.whitelist if allowed is None else allowed
-
-
-def _opening(type: str | None, id: str | None, more: Mapping[str, Any], history: Mapping[str, Any] | None) -> Json:
-    params: Json = {} if type is None else {"type": type, **more}
-    if id is not None:
-        params["channelId"] = id
-    return params if history is None else {**params, "history": dict(history)}
 
 
 def _channels(found: Any) -> list[Channel]:

@@ -105,9 +105,8 @@ class FeatureSets:
         self._waiting = set()
 
     def _is_granted(self, one: Declared) -> bool:
-        if not self.grants.by_grant:
-            return True
-        return bool(one.uses) and self.grants.active.issuperset(one.uses) and one.name not in self._waiting
+        active, is_waiting = self.grants.active, one.name in self._waiting
+        return not self.grants.by_grant or (bool(one.uses) and active.issuperset(one.uses) and not is_waiting)
 
     def using(self, use: str) -> list[Declared]:
         """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels`."""
@@ -191,7 +190,8 @@ class FeatureSets:
 
     def policy(self) -> Json:
         """The params of `featureSets/update` for a server of 0.5: the whole policy."""
-        enabled = [one.name for one in self if self._policy.is_enabled(one.name) and _is_valid(one)]
+        valid = [one.name for one in self if one.uses and set(one.uses) <= set(PATHS)]
+        enabled = list(filter(self._policy.is_enabled, valid))
         return {
             **self.grants.wire(),
             "enabled": enabled,
@@ -221,10 +221,6 @@ class FeatureSets:
 def uses(one: Declared, use: str) -> bool:
     """Whether a set declares a use, or one below it: `contextHooks.beforeInference.observe`."""
     return any(used == use or used.startswith(f"{use}.") for used in one.uses)
-
-
-def _is_valid(one: Declared) -> bool:
-    return bool(one.uses) and set(one.uses) <= set(PATHS)
 
 
 def _in_known_words(one: Declared) -> Declared:

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from defserve.base.redaction import printable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
-from defserve.client.mcpl.inference import lifecycle_wire
 from defserve.client.replies import Json, object_of
 from defserve.core.json_values import is_array
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
 from defserve.protocols.mcp.errors import read_optional_object, read_text
-from defserve.protocols.mcpl.content import Content, FinishedTurn, Injection, ModelInfo, Text, Turn, Usage, read_content
+from defserve.protocols.mcpl.content import (
+    Content,
+    FinishedTurn,
+    InferenceEnd,
+    Injection,
+    ModelInfo,
+    Text,
+    Turn,
+    Usage,
+    read_content,
+)
 from defserve.protocols.mcpl.vocabulary import BEFORE as BEFORE_USE
 from defserve.protocols.mcpl.vocabulary import INJECT, OBSERVE, FeatureDisabled, HookFailed, LiveRefusal
 
@@ -135,7 +145,9 @@ class ServerHooks:
         try:
             with self._audit.watching(BEFORE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.before_seconds):
-                    result = await self._request(BEFORE, self._build_visible_params(turn))
+                    # The turn without what the server may not see.
+                    seen = turn if self._sets.grants.permits(OBSERVE) else replace(turn, user_message=None)
+                    result = await self._request(BEFORE, self._params(seen))
                 found = list(self._injections(result))
                 record |= {"feature_set": result.get("featureSet"), "injections": len(found)}
                 return found
@@ -169,10 +181,6 @@ class ServerHooks:
             raise FeatureDisabled(name)
         return name
 
-    def _build_visible_params(self, turn: Turn) -> Json:
-        """The turn without what the server may not see."""
-        return self._params(turn if self._sets.grants.permits(OBSERVE) else replace(turn, user_message=None))
-
     # -- life --------------------------------------------------------------------------------------------
 
     async def tell_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
@@ -180,7 +188,13 @@ class ServerHooks:
         grants = self._sets.grants
         if not grants.by_grant or not grants.permits("inferenceLifecycle"):
             return
-        params = lifecycle_wire(turn, phase, usage)
+        end = InferenceEnd(
+            inference_id=turn.inference_id,
+            conversation_id=turn.conversation_id,
+            turn_index=turn.turn_index,
+            usage=usage if phase == "completed" else None,
+        )
+        params = {**end.wire(), "phase": phase}
         model = turn.model or self._options.model
         if model is not None and grants.permits("modelInfo"):
             params["model"] = model.wire()
@@ -212,8 +226,7 @@ class ServerHooks:
         except (TimeoutError, DefserveError) as error:
             if self._options.fail_closed:
                 message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
-                feature_set = object_of(getattr(error, "data", None)).get("featureSet", "")
-                raise HookFailed(message, str(feature_set)) from error
+                raise HookFailed(message, str(object_of(getattr(error, "data", None)).get("featureSet", ""))) from error
             log.warning("%s: the answer is not reviewed by %s: %s", AFTER, self._audit.server_id, _why(error))
             return None
 
@@ -243,10 +256,12 @@ class HookRunner:
         self._order = order
 
     async def before_inference(self, turn: Turn) -> list[Injected]:
-        """What all servers inject, position by position."""
+        """What all servers inject, by position (§10.8): system, before the user's message, after it."""
         await self._notify_phase(turn, "started")
-        found = await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])
-        return group_by_position((injection for injections in found for injection in injections), self._order)
+        found = list(chain(*await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])))
+        if self._order is not None:
+            found.sort(key=self._order)
+        return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
 
     async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
         """The answer after the blocking servers' changes. Raises HookFailed if one fails and the host fails closed."""
@@ -267,12 +282,6 @@ class HookRunner:
 
     async def _notify_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
         await asyncio.gather(*[hooks.tell_phase(turn, phase, usage) for hooks in self._hooks])
-
-
-def group_by_position(injections: Iterable[Injected], order: Callable[[Injected], Any] | None = None) -> list[Injected]:
-    """By position (§10.8): system, before the user's message, after it."""
-    found = sorted(injections, key=order) if order is not None else list(injections)
-    return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
 
 
 def _hooks_of(client: Client) -> ServerHooks:

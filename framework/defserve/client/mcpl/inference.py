@@ -17,7 +17,7 @@ from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json
 from defserve.core.messages import Id
 from defserve.errors import MethodNotFound, UsageError
-from defserve.protocols.mcpl.content import InferenceEnd, ModelInfo, Turn, Usage
+from defserve.protocols.mcpl.content import ModelInfo, Usage
 from defserve.protocols.mcpl.inference import Inference, InferenceRequest
 from defserve.protocols.mcpl.policies import covering
 from defserve.protocols.mcpl.vocabulary import FeatureDisabled
@@ -45,7 +45,9 @@ class InferenceService:
             if model is None:
                 raise FeatureDisabled(request.feature_set)
             chunks = ChunkSender(self._notify, id) if request.stream else None
-            result = _result(await _collect_answer(model(request), chunks), model)
+            found, info = await _collect_answer(model(request), chunks), info_of(model)
+            name = found.model or (info.id if info is not None else "unknown")
+            result = replace(found, model=name, finish_reason=found.finish_reason or "end_turn").wire()
             record |= {"model": result["model"], "usage": result.get("usage")}
             return result
 
@@ -91,13 +93,6 @@ async def _collect_answer(answer: Any, chunks: ChunkSender | None) -> Inference:
 
 async def _at_once(given: Any) -> AsyncIterator[Any]:
     yield given
-
-
-def _result(found: Inference, model: Model) -> Json:
-    """§11.3."""
-    info = info_of(model)
-    name = found.model or (info.id if info is not None else "unknown")
-    return replace(found, model=name, finish_reason=found.finish_reason or "end_turn").wire()
 
 
 # -- MCPL §11.5: which model answers a server's inference request.
@@ -207,17 +202,3 @@ class ScriptedModel:
             raise UsageError("the scripted model has no lines left", fix="give ScriptedModel(…) more lines")
         line: Any = self._lines[0] if self._loop and len(self._lines) == 1 else self._lines.popleft()
         return line(request) if callable(line) else line
-
-
-# -- MCPL §10.1, §10.5, §12.2: turns and models as JSON.
-
-
-def lifecycle_wire(turn: Turn, phase: str, usage: Usage | None) -> Json:
-    """The params of `inference/lifecycle`, without the model. Only what was completed has a usage."""
-    end = InferenceEnd(
-        inference_id=turn.inference_id,
-        conversation_id=turn.conversation_id,
-        turn_index=turn.turn_index,
-        usage=usage if phase == "completed" else None,
-    )
-    return {**end.wire(), "phase": phase}

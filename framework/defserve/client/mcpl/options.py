@@ -33,7 +33,6 @@ from defserve.protocols.mcpl.scopes import MAX_LABEL_LENGTH, Scope, judge_label,
 from defserve.protocols.mcpl.vocabulary import PATHS, V04, V05, ScopeDenied
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, sinks_of
 
-CHANNELS: Final = ("register", "publish", "observe", "lifecycle", "streaming")
 OFFERS: Final = (
     "pushEvents",
     "contextHooks",
@@ -45,7 +44,6 @@ OFFERS: Final = (
     "stateUpdate",
 )
 VERSIONS: Final = (V04.version, V05.version)
-POLICY_SECONDS: Final = 15.0
 
 
 class Mcpl:
@@ -100,7 +98,7 @@ class Mcpl:
         without: Sequence[str] = (),
         version: Literal["0.4", "0.5"] = "0.4",
         grants: Sequence[str] | None = None,
-        policy_seconds: float = POLICY_SECONDS,
+        policy_seconds: float = 15.0,
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
             raise UsageError(f"without={unknown} is not possible", fix=f"use some of {', '.join(OFFERS)}")
@@ -126,8 +124,9 @@ class Mcpl:
 
     def sets(self) -> FeatureSets:
         """The policy, for one server."""
-        able = claims(self._offered_05, {TOOLS: {}})
-        return FeatureSets(self.feature_sets, self.scopes, HostGrants(self.grants, able))
+        return FeatureSets(
+            self.feature_sets, self.scopes, HostGrants(self.grants, claims(self._offered_05, {TOOLS: {}}))
+        )
 
     def seen(self) -> Once:
         """The window as a `Once`: the one that was given, or a new one."""
@@ -146,7 +145,7 @@ class Mcpl:
                 "pushEvents": True,
                 "contextHooks": {"beforeInference": True, "afterInference": {"blocking": True}},
                 "featureSets": True,
-                "channels": dict.fromkeys(CHANNELS, True),
+                "channels": dict.fromkeys(("register", "publish", "observe", "lifecycle", "streaming"), True),
             }
         )
 
@@ -197,7 +196,7 @@ class ScopeApproval:
 
     def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self._approve, self._answers, self._sets, self._audit = approve, answers, sets, audit
-        self._approved = Once(MAX_APPROVALS)
+        self.approved = Once(MAX_APPROVALS)
 
     async def elevate(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
@@ -210,7 +209,7 @@ class ScopeApproval:
             # What is remembered is the digest: the server chooses how large a payload is.
             key = (name, label, sha256(encode(payload)).digest())
             elevation = Elevation(self._audit.server_id, name, label, payload)
-            answer = await self._approved.answer(key, lambda: self._judge(elevation))
+            answer = await self.approved.answer(key, lambda: self._judge(elevation))
             if not answer["approved"]:
                 record |= {"outcome": "refused", "reason": answer["reason"]}
             return answer
@@ -219,10 +218,6 @@ class ScopeApproval:
         """Raises ScopeDenied for a scope that is forbidden (§7.7)."""
         if judge_label(self._sets.scoping(feature_set), normal(scope.label)) is False:
             raise ScopeDenied(feature_set, scope.label, "the host forbids it")
-
-    def clear_approvals(self) -> None:
-        """Forget all approvals: the policy has changed."""
-        self._approved.clear_answers()
 
     async def _judge(self, elevation: Elevation) -> tuple[Json, bool]:
         allowed = self._check_scope_lists(elevation)

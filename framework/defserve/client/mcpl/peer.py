@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from defserve.client.answers import SendRequest
 from defserve.client.audit import McplAuditTrail
@@ -37,8 +37,6 @@ from defserve.protocols.mcpl.vocabulary import V04, CapabilityDenied, LiveRefusa
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
-
-Answerer: TypeAlias = Callable[[Json], Awaitable[Json]]
 
 log = logging.getLogger("defserve.client")
 
@@ -73,7 +71,7 @@ class McplPeer(ClientExtension):
         self._manifests = ManifestFollower(self._request, self._replace_manifest, audit)
         self._settled = asyncio.Event()
         # Request of the server → the capability it belongs to, what a server of 0.5 must be granted, who answers it.
-        self._answerers: Mapping[str, tuple[str, str | None, Answerer | None]] = {
+        self._answerers: Mapping[str, tuple[str, str | None, Callable[[Json], Awaitable[Json]] | None]] = {
             PUSH: ("pushEvents", "pushEvents", self._events.receive_event),
             ELEVATE: ("featureSets", None, self._scopes.elevate),
             inference.REQUEST: ("inferenceRequest", "inferenceRequest", None),
@@ -144,24 +142,19 @@ class McplPeer(ClientExtension):
         await self._settled.wait()  # a server may ask before it has answered our policy
         try:
             _, path, answerer = self._answerers[method]
-            if path is not None:
-                self._require(method, path)
+            if path is not None and not self.feature_sets.grants.permits(path):
+                self._audit.report(method, "refused", reason=f"{path} is not granted")
+                raise CapabilityDenied(path)
             # The chunks of an inference name the request that they belong to.
             return await (answerer(params) if answerer is not None else self._inference.infer(params, id))
         except LiveRefusal as refusal:
             kept = {name: value for name, value in refusal.data.items() if self.rules.can_enable or name != "canEnable"}
             raise ProtocolError(refusal.message, code=refusal.code, data=kept) from refusal
 
-    def _require(self, method: str, path: str) -> None:
-        """Raises CapabilityDenied."""
-        if not self.feature_sets.grants.permits(path):
-            self._audit.report(method, "refused", reason=f"{path} is not granted")
-            raise CapabilityDenied(path)
-
     def notifications(self) -> Mapping[str, NotificationHandler]:
         return {
             CHANGED: self._on_sets_changed,
-            MANIFEST_CHANGED: self._on_manifest_changed,
+            "mcpl/manifestChanged": self._on_manifest_changed,
             channels.CHANGED: self._on_notified_request,
             channels.INCOMING: self._on_notified_request,
         }
@@ -216,7 +209,7 @@ class McplPeer(ClientExtension):
         before = self._list_enabled_sets()
         change = self.feature_sets.update(enabled, disabled, scopes or {})
         self.feature_sets.pending(before)
-        self._scopes.clear_approvals()
+        self._scopes.approved.clear_answers()
         if self.version is not None:
             await self._send_policy(change)
 
@@ -380,15 +373,13 @@ def _plain() -> PeerError:
 # -- MCPL 0.5 §8: a server says that its manifest has changed, and this host fetches it, at most once in two seconds.
 
 
-MANIFEST_CHANGED: Final = "mcpl/manifestChanged"
 MANIFEST_METHOD: Final = "mcpl/manifest"
-MANIFEST_PAUSE_SECONDS: Final = 2.0
 
 
 class ManifestFollower:
     """Fetches changed manifests, and hands each to `take`. One that cannot be read changes nothing."""
 
-    pause = MANIFEST_PAUSE_SECONDS
+    pause = 2.0
 
     def __init__(self, request: SendRequest, take: Callable[[Json], Awaitable[None]], audit: McplAuditTrail) -> None:
         self._request, self._take, self._audit = request, take, audit
@@ -412,19 +403,16 @@ class ManifestFollower:
         try:
             with self._audit.watching(MANIFEST_METHOD):
                 manifest = await self._request(MANIFEST_METHOD, {})
-                self._check(manifest)
+                try:
+                    fits = "revision" not in manifest or revision(manifest) == manifest["revision"]
+                except NoDigest:
+                    fits = False
+                if not fits:
+                    # A defect of the server. What counts is the content.
+                    log.warning("%s: the revision of its manifest does not fit its content", self._audit.server_id)
                 await self._take(manifest)
         except PeerError as error:
             log.warning("%s: the manifest stays as it was: %s", self._audit.server_id, error)
-
-    def _check(self, manifest: Json) -> None:
-        """A digest that does not fit is a defect of the server. What counts is the content."""
-        try:
-            fits = "revision" not in manifest or revision(manifest) == manifest["revision"]
-        except NoDigest:
-            fits = False
-        if not fits:
-            log.warning("%s: the revision of its manifest does not fit its content", self._audit.server_id)
 
 
 # -- MCPL 0.5 §6: what a server answers to a policy.

@@ -125,13 +125,11 @@ class InboxPoller:
 
 T = TypeVar("T")
 
-INBOX_SIZE: Final = 1_000
-
 
 class Inbox(Generic[T]):
     """`async for item in inbox`. It ends when the client closes, and raises PeerGone if the server left."""
 
-    def __init__(self, room: int = INBOX_SIZE) -> None:
+    def __init__(self, room: int = 1_000) -> None:
         self._items: UnreadItems[T] = UnreadItems(room)
 
     def put_item(self, item: T) -> bool:

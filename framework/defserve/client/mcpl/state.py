@@ -169,8 +169,7 @@ class StateTracker:
         return {"checkpoint": branch.at} if content is None else {"checkpoint": branch.at, "state": content}
 
     def _is_unowned(self, result: Json, branch: _Branch, params: Mapping[str, Any]) -> bool:
-        given = params.keys() & {"state", "checkpoint"}
-        if given or branch.pinned or branch.at is not None or self._sending is None:
+        if (params.keys() & {"state", "checkpoint"}) or branch.pinned or branch.at is not None or self._sending is None:
             return False
         error = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
         return result.get("isError") is True and error.get("error_type") == StateUnowned.error_type
@@ -196,7 +195,9 @@ class StateTracker:
         checkpoint = state.get("checkpoint")
         if not isinstance(checkpoint, str):
             return result
-        name = state["featureSet"] if "featureSet" in state else tied or self._only_set()
+        # A checkpoint without a name belongs to the set that keeps state, if there is one alone.
+        keeping = [one.name for one in self._sets if one.rollback]
+        name = state.get("featureSet", tied or (keeping[0] if len(keeping) == 1 else None))
         if not isinstance(name, str) or name not in self._sets:
             log.warning("%s: a checkpoint that belongs to no feature set is dropped", self._audit.server_id)
             return result
@@ -205,11 +206,6 @@ class StateTracker:
             await self._follow(name, checkpoint, state, tool)
         self._tied[tool] = name
         return result
-
-    def _only_set(self) -> str | None:
-        """The set that a checkpoint without a name belongs to: the one that keeps state, if there is one alone."""
-        found = [one.name for one in self._sets if one.rollback]
-        return found[0] if len(found) == 1 else None
 
     async def _follow(self, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
         """Go to a new checkpoint, and keep its content if the server tells it. The caller holds `following`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeAlias
 
 from defserve.base.peer_bounds import RecentItems, weight_of
 from defserve.client.answers import SendRequest
@@ -13,10 +14,6 @@ from defserve.client.replies import text_of, texts_of
 from defserve.core.json_values import is_array, is_object
 from defserve.core.shapes import FLAG, NUMBER, OBJECT, TEXT, Kind, Shape, ShapeType, member, shape
 from defserve.errors import InvalidParams, PeerError, Refused
-
-if TYPE_CHECKING:
-    from defserve.client.mgp.peer import MgpPeer
-
 
 EVENT_NOTIFICATION: Final = "notifications/mgp.event"
 MAX_EARLY_EVENTS: Final = 256
@@ -82,12 +79,9 @@ class PushedEvents(EventStream):
         self._early.clear()
 
     async def _finish(self) -> None:
-        self.end()
         if self.id is not None:
-            try:
+            with suppress(PeerError, Refused):  # the server left, or has no such subscription: it is over in any case
                 await self._request("mgp/events/unsubscribe", {"subscription_id": self.id})
-            except (PeerError, Refused):  # the server left, or has no such subscription: it is over in any case
-                pass
 
     def hear(self, news: News) -> None:
         if news.method != EVENT_NOTIFICATION:
@@ -115,9 +109,6 @@ class PolledEvents(EventStream):
         self.unsupported = tuple(texts_of(reply.get("unsupported")))
         self.subscribed = tuple(pattern for pattern in self._params["channels"] if pattern not in self.unsupported)
 
-    async def _finish(self) -> None:
-        self.end()
-
     def hear(self, news: News) -> None:
         """Nothing is pushed."""
 
@@ -138,23 +129,6 @@ class PolledEvents(EventStream):
         at = text_of(reply.get("next"))
         self._since = self._since if at is None else at
         return reply
-
-
-def subscription(
-    request: SendRequest,
-    listeners: set[NewsStream[Any]],
-    channels: Sequence[str],
-    *,
-    min_severity: str | None,
-    every: float | None,
-) -> EventStream:
-    """A stream of the events in these channels: pushed, or polled every `every` seconds."""
-    params: dict[str, Any] = {"channels": list(channels)}
-    if min_severity is not None:
-        params["filter"] = {"min_severity": min_severity}
-    return (
-        PushedEvents(params, listeners, request) if every is None else PolledEvents(params, listeners, request, every)
-    )
 
 
 # -- MGP §11.3, §11.4: the health of a server, changes of its state, and asking it to end.
@@ -211,24 +185,12 @@ class Drain(Shape):
     estimated_drain_ms: int = member("estimated_drain_ms", COUNT, default=0, lenient=True)
 
 
-async def ping_server(peer: MgpPeer) -> Pong:
-    from defserve.protocols.mgp import vocabulary
-
-    reply = await peer.request(
-        "lifecycle", "mgp/health/ping", {"timestamp": vocabulary.format_instant(vocabulary.utc_now())}
-    )
-    return _read_health(Pong, reply)
-
-
-async def fetch_health(peer: MgpPeer) -> Health:
-    reply = await peer.request("lifecycle", "mgp/health/status", {})
-    return _read_health(Health, reply)
-
-
-async def request_shutdown(peer: MgpPeer, reason: str, seconds: float) -> Drain:
-    params = {"reason": reason, "timeout_ms": round(seconds * 1000)}
-    reply = await peer.request("lifecycle", "mgp/lifecycle/shutdown", params)
-    return Drain.from_wire(reply)
+def read_health(kind: type[ShapeType], reply: dict[str, Any]) -> ShapeType:
+    """What a server says of its health. Raises PeerError if it gives no status."""
+    try:
+        return kind.from_wire(reply)
+    except InvalidParams:
+        raise PeerError("the server reported its health without a status") from None
 
 
 class Change(News):
@@ -264,9 +226,6 @@ class LifecycleChanges(NewsStream[Change]):
     async def _begin(self) -> None:
         """Nothing to ask for: the server tells every client that negotiated it."""
 
-    async def _finish(self) -> None:
-        self.end()
-
     def hear(self, news: News) -> None:
         if news.method == LIFECYCLE_CHANGED:
             change = Change(news.params)
@@ -275,10 +234,3 @@ class LifecycleChanges(NewsStream[Change]):
 
     def end(self, reason: PeerError | None = None) -> None:
         super().end(None if self._leaving else reason)
-
-
-def _read_health(made: type[ShapeType], reply: dict[str, Any]) -> ShapeType:
-    try:
-        return made.from_wire(reply)
-    except InvalidParams:
-        raise PeerError("the server reported its health without a status") from None

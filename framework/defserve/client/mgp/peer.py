@@ -30,21 +30,27 @@ from defserve.client.answers import (
     form,
     maybe_await,
 )
+from defserve.client.apps import server_of
 from defserve.client.audit import AUDIT_NOTIFICATION, FELL_BACK, RETRIED, MgpAuditTrail
 from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
 from defserve.client.exchange import NotificationHandler
 from defserve.client.extension import ClientExtension, RequestWrapper, SendParams
-from defserve.client.mgp import server_claims
 from defserve.client.mgp.permissions import Approval, Approve, Grant, Policy, ServerGrants
-from defserve.client.mgp.server_claims import Failure, ListedSecurity, mgp_offer, parse_mgp_claims, tool_security
+from defserve.client.mgp.server_claims import (
+    Failure,
+    ListedSecurity,
+    failure_of,
+    mgp_offer,
+    parse_mgp_claims,
+    tool_security,
+)
 from defserve.client.replies import Json, object_of, text_of, texts_of
 from defserve.core.extension import EVERY
 from defserve.core.json_values import as_list
 from defserve.core.messages import Id, encode
 from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused, UsageError
 from defserve.protocols.mcp.asking.client_features import VALUE
-from defserve.protocols.mcp.errors import SERVER_KEY
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, sinks_of
 from defserve.protocols.mgp.forwarding import judge
 from defserve.protocols.mgp.permissions import NotConfirmed, format_question
@@ -190,7 +196,11 @@ class MgpPeer(ClientExtension):
     async def on_agreed(self, terms: SessionTerms) -> None:
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
         self._agreement = terms
-        self._read_claims(terms)
+        claims = parse_mgp_claims(terms, self._options.get_offered_extensions(self._client.answers))
+        self.server_id = self._audit.server_id = claims.server_id or str(terms.server_info.get("name", "unknown"))
+        if claims.version is not None:
+            self.version, self.extensions, self.sections = claims.version, claims.extensions, claims.sections
+            self.permissions_required, self.trust_level = claims.permissions, claims.trust_level
         details = {"protocol_version": terms.version, "mgp": self.version, "extensions": list(self.extensions)}
         self._audit.report("SERVER_CONNECTED", details=details)
         if "permissions" in self.sections and not terms.stateless:
@@ -215,13 +225,6 @@ class MgpPeer(ClientExtension):
                 details |= {"calls_seen": self._audit.calls, "events_reported": self._audit.reports}
             self._audit.report("SERVER_DISCONNECTED", details=details)
 
-    def _read_claims(self, agreement: SessionTerms) -> None:
-        said = parse_mgp_claims(agreement, self._options.get_offered_extensions(self._client.answers))
-        self.server_id = self._audit.server_id = said.server_id or str(agreement.server_info.get("name", "unknown"))
-        if said.version is not None:
-            self.version, self.extensions, self.sections = said.version, said.extensions, said.sections
-            self.permissions_required, self.trust_level = said.permissions, said.trust_level
-
     async def _send(self, method: str, params: Mapping[str, Any]) -> Any:
         if self._agreement is None:
             raise PeerGone("the conversation is over")
@@ -235,7 +238,7 @@ class MgpPeer(ClientExtension):
         return {
             CHUNK: self._on_chunk,
             AUDIT_NOTIFICATION: self._on_audit_event,
-            CALLBACK_REQUEST: self._on_callback,
+            "notifications/mgp.callback.request": self._on_callback,
         }
 
     def _on_chunk(self, method: str, params: Json) -> None:
@@ -248,7 +251,8 @@ class MgpPeer(ClientExtension):
             self._audit.record_server_event(params)
 
     def _on_callback(self, method: str, params: Json) -> None:
-        if "callbacks" in self.sections and wants_answer(params):
+        wants_answer = isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
+        if "callbacks" in self.sections and wants_answer:
             self._conversation.start_answer(respond_to_callback(params, self._client.answers, self._send))
 
     # -- requests ----------------------------------------------------------------------------------------
@@ -322,7 +326,7 @@ class MgpPeer(ClientExtension):
         one, each may only name its own.
         """
         failed, named = await self._find_tool(name), await self._find_tool(other)
-        return bool(named) and _server_of(failed) == _server_of(named)
+        return bool(named) and server_of(failed) == server_of(named)
 
     async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
         """Whether a person has confirmed a tool whose risk the server may not know that we know."""
@@ -377,17 +381,8 @@ class MgpPeer(ClientExtension):
         return failure.exception() if failure is not None else None
 
     def _failure(self, outcome: PeerError | Json) -> Failure | None:
-        if self.version is None:
-            return None  # without MGP, `_mgp` may mean anything
-        return (
-            server_claims.failure_from_error(outcome)
-            if isinstance(outcome, PeerError)
-            else server_claims.failure_from_result(outcome)
-        )
-
-
-def _server_of(tool: Json) -> str | None:
-    return text_of(object_of(tool.get("_meta")).get(SERVER_KEY))
+        # Without MGP, `_mgp` may mean anything.
+        return failure_of(outcome) if self.version is not None else None
 
 
 def _raise_if_error(outcome: Json | PeerError) -> Json:
@@ -405,8 +400,6 @@ def _raise_if_error(outcome: Json | PeerError) -> Json:
 Check: TypeAlias = str | Validator | Callable[..., Any]
 """The name of a standard validator, one made with `@validator`, or a function that `@validator` takes."""
 Checks: TypeAlias = Check | Sequence[Check]
-
-EVERY_TOOL: Final = "*"
 
 # Validator → words (and pairs of words) in a tool's name that suggest it, and argument names that do.
 SUGGESTED_BY: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
@@ -435,7 +428,7 @@ class CallValidation:
 
     async def check(self, tool: ListedSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
         """Raises Rejected. `enforced` says that the server applies the declared validator as well."""
-        configured = [*self._configured.get(EVERY_TOOL, ()), *self._configured.get(tool.name, ())]
+        configured = [*self._configured.get("*", ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
             self._check_standard(tool, arguments, enforced)
         for check in configured:
@@ -543,9 +536,6 @@ class CallConfirmation:
 # null if the question was dismissed, or if this client can ask nobody.
 
 
-CALLBACK_REQUEST: Final = "notifications/mgp.callback.request"
-CALLBACK_RESPOND: Final = "mgp/callback/respond"
-
 ANSWER_BY: Final[ContextVar[float | None]] = ContextVar("answer_by", default=None)
 """Until when (seconds since 1970) the server waits for the answer that is being asked for; None if it does not say."""
 
@@ -567,18 +557,16 @@ async def respond_to_callback(params: Mapping[str, Any], answers: Answers, send:
         ANSWER_BY.set(time.time() + seconds)  # this task is of this one answer
     try:
         async with asyncio.timeout(seconds):
-            response = await _callback_response(params, answers)
-            await send(CALLBACK_RESPOND, {"callback_id": params.get("callback_id"), "response": response})
+            await send(
+                "mgp/callback/respond",
+                {"callback_id": params.get("callback_id"), "response": await _callback_response(params, answers)},
+            )
     except TimeoutError:
         log.info("nobody answered a callback within %s ms", patience)
     except PeerError as error:
         log.info("the server did not take the answer to a callback: %s", error)
     except Exception:
         log.exception("answering a callback failed")
-
-
-def wants_answer(params: Mapping[str, Any]) -> bool:
-    return isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
 
 
 async def _callback_response(params: Mapping[str, Any], answers: Answers) -> Any:

@@ -28,8 +28,6 @@ from defserve.protocols.mgp.vocabulary import (
 )
 
 Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
-WAITING = {"interactive": "Waiting for operator approval"}
-"""Policy → what the server is told while it waits (§3.5). The other policies decide at once."""
 
 
 class Grant(NamedTuple):
@@ -70,16 +68,6 @@ class Approval:
     def can_ask(self, answers: Answers) -> bool:
         """Whether a person or function can decide. Then it makes sense to ask again about a deferred permission."""
         return self.policy == "interactive" and (self._approve is not None or answers.ask is not None)
-
-    @property
-    def message(self) -> str:
-        """What a server is told with the request for its permissions."""
-        return WAITING.get(self.policy, f"Decided by the policy {self.policy}")
-
-    @property
-    def rejects(self) -> bool:
-        """Whether a server that is denied a permission of its own is not used at all (§3.3, §3.4)."""
-        return self.policy == "deny_all"
 
     async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
         """The decision about one permission of one server."""
@@ -142,26 +130,29 @@ class ServerGrants:
             wanting = [name for name in dict.fromkeys(names) if not self._is_settled(name)]
             if not wanting:
                 return
-            asked = PermissionRequest(
-                request_id=str(uuid4()),
-                permissions=wanting,
-                policy=self._approval.policy,
-                message=self._approval.message,
-            )
+            id, policy = str(uuid4()), self._approval.policy
             if self.send is not None:
+                # §3.5: only a person may let the server wait. The other policies decide at once.
+                told = "Waiting for operator approval" if policy == "interactive" else f"Decided by the policy {policy}"
+                asked = PermissionRequest(request_id=id, permissions=wanting, policy=policy, message=told)
                 await send_known(self.send, ASK_METHODS, asked.wire())
-            decided = {name: await self._approval.decide(name, server, self._answers) for name in wanting}
-            await self._store_decisions(str(asked.request_id), decided)
+            await self.change({name: await self._approval.decide(name, server, self._answers) for name in wanting}, id)
 
-    async def change(self, decided: Mapping[str, Grant]) -> None:
-        """Decide about permissions anew, and tell the server. What is deferred is asked for again when it is needed."""
-        await self._store_decisions(str(uuid4()), decided)
+    async def change(self, decided: Mapping[str, Grant], request_id: str | None = None) -> None:
+        """Decide about permissions anew, and tell the server. What is deferred is asked for again when it is needed.
 
-    async def _store_decisions(self, id: str, decided: Mapping[str, Grant]) -> None:
+        `request_id` is that of our request for these decisions, if there was one.
+        """
         self._grants.update(decided)
-        self._report(decided)
+        for decision, event, result in (
+            ("approved", "PERMISSION_GRANTED", "SUCCESS"),
+            ("denied", "PERMISSION_DENIED", "DENIED"),
+        ):
+            if names := [name for name, grant in decided.items() if grant.decision == decision]:
+                details = {"permissions": names, "policy": self._approval.policy}
+                self._audit.report(event, result=result, details=details)
         if self.send is not None:
-            await tell_grants(self.send, id, decided, self._audit.actor)
+            await tell_grants(self.send, request_id or str(uuid4()), decided, self._audit.actor)
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""
@@ -182,7 +173,7 @@ class ServerGrants:
     def admit(self, server: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied for a server that needs what a policy denies it: it is not connected (§3.4)."""
         denied = {name: "denied" for name in names if self._find_grant(name).decision == "denied"}
-        if denied and self._approval.rejects:
+        if denied and self._approval.policy == "deny_all":
             raise PermissionDenied(
                 f"{server} needs {', '.join(denied)}, which the policy {self._approval.policy} denies:"
                 " list it in Mgp(granted=[…]), or use another policy",
@@ -202,18 +193,8 @@ class ServerGrants:
 
     def _is_settled(self, name: str) -> bool:
         held = self._find_grant(name)
-        if held.decision != "deferred":
-            return True
-        return name in self._grants and self._grants[name] == held and not self._approval.can_ask(self._answers)
-
-    def _report(self, decided: Mapping[str, Grant]) -> None:
-        for decision, event, result in (
-            ("approved", "PERMISSION_GRANTED", "SUCCESS"),
-            ("denied", "PERMISSION_DENIED", "DENIED"),
-        ):
-            if names := [name for name, grant in decided.items() if grant.decision == decision]:
-                details = {"permissions": names, "policy": self._approval.policy}
-                self._audit.report(event, result=result, details=details)
+        is_deferred_for_good = self._grants.get(name) == held and not self._approval.can_ask(self._answers)
+        return held.decision != "deferred" or is_deferred_for_good
 
 
 # -- MGP §3.5, §3.6 on the wire: a server is asked to wait for decisions, and told of them. Each method has two names.

@@ -83,7 +83,6 @@ def _block(terms: SessionTerms) -> Json:
 
 
 RISKS: Final = ("safe", "moderate", "dangerous")
-MADE_UP: Final = frozenset(("risk_level", "permissions_required"))
 
 
 class ListedSecurity(NamedTuple):
@@ -106,7 +105,7 @@ class ListedSecurity(NamedTuple):
     @property
     def is_marked(self) -> bool:
         """Whether the author marked it. A block without any of the optional fields was made up by the server."""
-        return bool(self.permissions) or not self.security.keys() <= MADE_UP
+        return bool(self.permissions) or not self.security.keys() <= {"risk_level", "permissions_required"}
 
     @property
     def permissions(self) -> list[str] | None:
@@ -195,26 +194,20 @@ class Failure(NamedTuple):
         return max(float(found), 0.0) if isinstance(found, int | float) and not isinstance(found, bool) else usual
 
 
-def failure_from_error(error: PeerError) -> Failure | None:
-    """The failure in a JSON-RPC error; None if it is not an error of MGP."""
-    data = object_of(error.data)
-    return _failure(error.code, error.message, data.get("_mgp"), data)
-
-
-def failure_from_result(result: Mapping[str, Any]) -> Failure | None:
-    """The failure in an `isError` result; None if there is none, or it is not an error of MGP."""
-    if result.get("isError") is not True:
+def failure_of(outcome: PeerError | Mapping[str, Any]) -> Failure | None:
+    """The failure in a JSON-RPC error or an `isError` result; None if there is none, or it is not an error of MGP."""
+    if isinstance(outcome, PeerError):
+        code, message, body = outcome.code, outcome.message, object_of(outcome.data)
+        block = object_of(body.get("_mgp"))
+    elif outcome.get("isError") is True:
+        code, message = None, tool_error(outcome).message
+        body = object_of(object_of(outcome.get("_meta")).get(ERROR_KEY))
+        block = object_of(outcome.get("_mgp") or body.get("_mgp"))
+    else:
         return None
-    body = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
-    return _failure(0, tool_error(result).message, result.get("_mgp") or body.get("_mgp"), body)
-
-
-def _failure(code: int, message: str, block: Any, body: Mapping[str, Any]) -> Failure | None:
     # §14.4 has no code in the block. Ours has one, for errors that carry a JSON-RPC number.
-    found = code if code in KINDS else object_of(block).get("code")
-    if not isinstance(found, int) or found not in KINDS:
-        return None
-    return Failure(found, message, object_of(block), body)
+    found = code if code in KINDS else block.get("code")
+    return Failure(found, message, block, body) if isinstance(found, int) and found in KINDS else None
 
 
 def _make_error_factory(kind: type[Refused] | type[ToolError]) -> Callable[[Failure], DefserveError]:
@@ -223,12 +216,11 @@ def _make_error_factory(kind: type[Refused] | type[ToolError]) -> Callable[[Fail
 
 def _to_rejected(failure: Failure) -> DefserveError:
     body, validator = failure.body, object_of(failure.block.get("details")).get("validator")
-    code_safety = failure.code == errors.CODES["code_safety_violation"]
     return Rejected(
         str(body.get("reason") or failure.message),
         body["violations"] if is_array(body.get("violations")) else [],
         object_of(body.get("hints")),
-        guard="code_safety" if code_safety else str(validator or "none"),
+        guard="code_safety" if failure.code == errors.CODES["code_safety_violation"] else str(validator or "none"),
     )
 
 

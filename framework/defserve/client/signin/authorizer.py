@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.oauth import NO_CHALLENGE, Challenge, check_url, http_address, is_loopback, oauth_challenge
 from defserve.client.client import Client
-from defserve.client.link import Authorizer, ClientAuth, HttpChallenge
+from defserve.client.link import ClientAuth, HttpChallenge
 from defserve.client.signin.credential_files import user_store
 from defserve.client.signin.credentials import (
     NONCE_WANTED,
@@ -29,6 +29,7 @@ from defserve.client.signin.credentials import (
 )
 from defserve.client.signin.fetching import Fetcher, NotRenewed, Reach, RefusedByIssuer, SignInError, reach_of_server
 from defserve.client.signin.grants import (
+    OFFLINE,
     AssertionGrant,
     ClientCredentialsGrant,
     IdentityProvider,
@@ -65,7 +66,9 @@ class AuthorizerOptions(NamedTuple):
 
 
 class ServerAuthorizer:
-    """See `Authorizer`. Without a `grant` it uses and renews what was kept, and never asks anybody.
+    """Gives the credentials of requests to one server, and renews them.
+
+    Without a `grant` it uses and renews what was kept, and never asks anybody.
 
     One sign-in at a time: requests that are refused meanwhile wait for it, and one that gives up does not end it.
     """
@@ -76,25 +79,23 @@ class ServerAuthorizer:
         url = http_address(url)
         check_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
-        self._credential: Credential | None = None
+        self.credential: Credential | None = None
+        """What is sent now."""
         self._is_loaded = False
         self._nonce: str | None = None
         self._in_vain = 0
         self._renewing: asyncio.Task[bool] | None = None
 
     @property
-    def credential(self) -> Credential | None:
-        """What is sent now."""
-        return self._credential
-
-    @property
     def is_signing_in(self) -> bool:
+        """Whether a person, or an issuer, has to do something first."""
         return self._renewing is not None and not self._renewing.done()
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """The headers, in lower case, that a request to `url` needs; empty if nothing is known yet."""
         if not self._is_loaded:
             await self._load()
-        credential = self._credential
+        credential = self.credential
         if credential is None or credential.tokens is None:
             return {}
         if credential.tokens.is_ending and credential.can_refresh:
@@ -107,20 +108,21 @@ class ServerAuthorizer:
                         fix=error.fix or f"try again later, or sign in again: defserve login {self._url}",
                     ) from None
                 log.warning("the token for %s could not be renewed, and is still used: %s", self._url, error.problem)
-            credential = self._credential
+            credential = self.credential
         if credential is None or credential.tokens is None:
             return {}
         headers = {"authorization": _authorization(credential)}
         if credential.tokens.type == "DPoP" and credential.key is not None:
-            token = credential.tokens.access_token
-            headers["dpop"] = credential.key.proof(method, url, token=token, nonce=self._nonce)
+            headers["dpop"] = credential.key.proof(method, url, token=credential.tokens.access_token, nonce=self._nonce)
         return headers
 
     def on_request_accepted(self, headers: Mapping[str, str]) -> None:
+        """The server took a request; these are the headers of its response."""
         self._in_vain = 0
         self._nonce = headers.get("dpop-nonce") or self._nonce
 
     async def handle_challenge(self, challenge: HttpChallenge) -> bool:
+        """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
         said = oauth_challenge(challenge.headers.get("www-authenticate", ""))
         nonce = challenge.headers.get("dpop-nonce")
         if nonce and nonce != self._nonce:
@@ -129,7 +131,7 @@ class ServerAuthorizer:
                 return True
         if challenge.status == 403 and said.error != "insufficient_scope":
             return False
-        credential = self._credential
+        credential = self.credential
         if credential is not None and credential.tokens is not None and challenge.sent != _authorization(credential):
             return True  # it was renewed while the request was under way
         return await self._alone(self._renew(challenge.status, said, reach_of_server(challenge.peers)))
@@ -137,14 +139,14 @@ class ServerAuthorizer:
     async def sign_in(self) -> Credential:
         """Get tokens for a server that has not asked for any. Raises SignInError, also if it names no issuer."""
         await self._load()
-        host = urlsplit(self._url).hostname or ""
-        fetcher = Fetcher(Reach.MACHINE if is_loopback(host) else Reach.INTERNET)
+        fetcher = Fetcher(Reach.MACHINE if is_loopback(urlsplit(self._url).hostname or "") else Reach.INTERNET)
         found = await self._discover(NO_CHALLENGE, fetcher)
         if found.issuer.is_guessed:
             raise SignInError(f"{self._url} answers without a sign-in, and does not say where one could sign in")
         return await self._obtain(found, NO_CHALLENGE, (), fetcher)
 
     async def aclose(self) -> None:
+        """Give up what is under way."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
@@ -154,7 +156,7 @@ class ServerAuthorizer:
             found = await asyncio.to_thread(self._store.load_credential, self._url)
         except UsageError as error:
             raise SignInError(error.problem, fix=error.fix) from None
-        self._credential = replace(found, tokens=None) if found is not None and self._how.anew else found
+        self.credential = replace(found, tokens=None) if found is not None and self._how.anew else found
         self._is_loaded = True
 
     # -- renewing ----------------------------------------------------------------------------------------
@@ -175,9 +177,8 @@ class ServerAuthorizer:
 
     async def _renew(self, status: int, challenge: Challenge, reach: Reach) -> bool:
         """Other credentials than those that were refused. Whether there are any."""
-        credential, fetcher = self._credential, Fetcher(reach)
-        tokens = credential and credential.tokens
-        if tokens is not None and await self._adopt_renewed_tokens():
+        credential, fetcher = self.credential, Fetcher(reach)
+        if credential is not None and credential.tokens is not None and await self._adopt_renewed_tokens():
             return True
         if self._grant is None and not (credential and credential.can_refresh and status == 401):
             return False
@@ -211,7 +212,7 @@ class ServerAuthorizer:
     async def _discover(self, challenge: Challenge, fetcher: Fetcher) -> Discovered:
         """See `discover`. A server does not decide who gets a secret of ours: whoever gave the secret does."""
         found = await discover(self._url, challenge, fetcher, self._how.issuer)
-        issuer, kept = found.issuer.issuer, self._credential and self._credential.issuer.issuer
+        issuer, kept = found.issuer.issuer, self.credential and self.credential.issuer.issuer
         is_given = self._how.issuer is not None or kept == issuer or is_own_issuer(self._url, issuer)
         if self._grant is not None and self._grant.shows_secret and not is_given:
             raise SignInError(
@@ -220,27 +221,24 @@ class ServerAuthorizer:
             )
         return found
 
-    def _scopes(self, challenge: Challenge, found: Discovered, before: tuple[str, ...]) -> tuple[str, ...]:
-        """The scopes to ask for: those given, or of the challenge, or of the metadata; never less than before."""
-        assert self._grant is not None
-        first = self._grant.scopes
-        if first is None:
-            first = challenge.scopes or (() if before else found.resource.scopes)
-        beside = self._grant.scopes_beside(found.issuer)
-        return tuple(dict.fromkeys((*before, *first, *(challenge.scopes if before else ()), *beside)))
-
     async def _obtain(
         self, found: Discovered, challenge: Challenge, before: tuple[str, ...], fetcher: Fetcher
     ) -> Credential:
         assert self._grant is not None
-        scopes = self._scopes(challenge, found, before)
+        # The scopes to ask for: those given, or of the challenge, or of the metadata; never less than before.
+        first = self._grant.scopes
+        if first is None:
+            first = challenge.scopes or (() if before else found.resource.scopes)
+        scopes = (*before, *first, *(challenge.scopes if before else ()))
+        if isinstance(self._grant, PersonGrant) and OFFLINE in found.issuer.scopes:
+            scopes = (*scopes, OFFLINE)
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
-        wanted = Wanted(self._url, found, scopes, fetcher, key, self._credential)
-        credential = await self._grant.obtain(wanted)
+        credential = await self._grant.obtain(
+            Wanted(self._url, found, tuple(dict.fromkeys(scopes)), fetcher, key, self.credential)
+        )
         async with self._hold_credential_lock():
             await self._store_credential(credential)
-        assert self._credential is not None
-        return self._credential
+        return credential
 
     async def _refresh(self, before: Credential) -> bool:
         """Renew the access token. Whether there is another one now. A refresh token that has ended is forgotten."""
@@ -268,14 +266,14 @@ class ServerAuthorizer:
     async def _adopt_renewed_tokens(self) -> bool:
         """Whether another process has renewed the tokens; then they are taken from the store."""
         kept = await asyncio.to_thread(self._store.load_credential, self._url)
-        mine = self._credential and self._credential.tokens
+        mine = self.credential and self.credential.tokens
         if kept is None or kept.tokens is None or (mine and kept.tokens.access_token == mine.access_token):
             return False
-        self._credential = kept
+        self.credential = kept
         return True
 
     async def _store_credential(self, credential: Credential) -> None:
-        self._credential = credential
+        self.credential = credential
         await asyncio.to_thread(self._store.store_credential, credential)
 
     @asynccontextmanager
@@ -347,15 +345,11 @@ class SignIn:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `ClientAuth`. Raises UsageError for an address that is neither https nor on this machine."""
-        redirect, store = self._redirect, self._store
+        redirect, store = self._redirect, user_store() if self._store is None else self._store
         if redirect is None:
             from defserve.client.signin.browser import Browser
 
             redirect = Browser()
-        if store is None:
-            from defserve.client.signin.credential_files import user_store
-
-            store = user_store()
         grant = PersonGrant(redirect, self._client, self._url_id, self._name, self._scopes)
         return ServerAuthorizer(url, store, grant, self._how)
 
@@ -368,12 +362,7 @@ class StoredSignIn:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `ClientAuth`."""
-        store = self._store
-        if store is None:
-            from defserve.client.signin.credential_files import user_store
-
-            store = user_store()
-        return ServerAuthorizer(url, store, None)
+        return ServerAuthorizer(url, user_store() if self._store is None else self._store, None)
 
 
 class _Unattended:
@@ -443,8 +432,11 @@ class CrossAppAccess(_Unattended):
         store: CredentialStore | None = None,
     ) -> None:
         there, _ = parse_client(idp_client_id, idp_client_secret)
-        provider = IdentityProvider(idp_token_endpoint, id_token, there)
-        grant = AssertionGrant(provider.assertion, ClientRegistration(client_id, client_secret), scopes)
+        grant = AssertionGrant(
+            IdentityProvider(idp_token_endpoint, id_token, there).assertion,
+            ClientRegistration(client_id, client_secret),
+            scopes,
+        )
         super().__init__(grant, issuer, False, store)
 
 
@@ -485,7 +477,7 @@ class _Same:
     def __init__(self, authorizer: ServerAuthorizer) -> None:
         self._authorizer = authorizer
 
-    def authorizer(self, url: str) -> Authorizer:
+    def authorizer(self, url: str) -> ServerAuthorizer:
         return self._authorizer
 
 

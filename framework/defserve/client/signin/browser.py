@@ -103,8 +103,7 @@ class LoopbackVisit:
         self._is_answer = is_answer
         if self._show is not None:
             self._show(url)
-        opened = await asyncio.to_thread(self._opens, url)
-        if not opened and self._show is None and self._typed is None:
+        if not (await asyncio.to_thread(self._opens, url)) and self._show is None and self._typed is None:
             raise SignInError("there is no browser on this machine to sign in with", fix="run `defserve login URL`")
         typing = asyncio.create_task(self._read_typed()) if self._typed else None
         try:
@@ -136,8 +135,7 @@ class LoopbackVisit:
         """One request to the loopback address."""
         try:
             async with asyncio.timeout(READ_SECONDS):
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                method, target, *_ = head.split(" ", 2)
+                method, target, *_ = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split(" ", 2)
                 is_ours = method == "GET" and target.partition("?")[0] == urlsplit(self.uri).path
                 taken = is_ours and self._accept_location(self.uri + target[len(urlsplit(self.uri).path) :])
                 page = (self._done if taken else _OTHER).encode()

@@ -24,9 +24,6 @@ from defserve.errors import UsageError
 
 SECRET_NAMES: Final = ("access_token", "refresh_token", "client_secret", "key")
 
-# Of an issuer's metadata, what renewing and ending a token needs.
-_ISSUER_FIELDS: Final = ("issuer", "token_endpoint", "revocation_endpoint")
-
 
 @dataclass(frozen=True, slots=True)
 class Credential:
@@ -63,7 +60,12 @@ def public_part(credential: Credential) -> Json:
         "resource": credential.resource,
         "asked": list(credential.asked),
         "reach": int(credential.reach),
-        "issuer": {name: getattr(issuer, name) for name in _ISSUER_FIELDS},
+        # What renewing and ending a token needs of it.
+        "issuer": {
+            "issuer": issuer.issuer,
+            "token_endpoint": issuer.token_endpoint,
+            "revocation_endpoint": issuer.revocation_endpoint,
+        },
         "client": {name: value for name, value in asdict(client).items() if name not in SECRET_NAMES},
         "tokens": tokens and {"type": tokens.type, "scopes": list(tokens.scopes), "expires_at": tokens.expires_at},
     }
@@ -127,7 +129,6 @@ SLACK_SECONDS: Final = 30.0
 MAX_TOKEN_LENGTH: Final = 32 * 1024
 MAX_LIFETIME_SECONDS: Final = 10 * 365 * 86_400
 """Seconds. An issuer may write any number."""
-ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 NONCE_WANTED: Final = "use_dpop_nonce"
 TOKEN_TYPES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
 
@@ -177,8 +178,7 @@ class TokenEndpoint:
 
     async def tokens(self, form: Mapping[str, str], asked: Sequence[str]) -> Tokens:
         """Ask for tokens. Raises RefusedByIssuer with the issuer's error, SignInError for anything else."""
-        answer = await self.ask(form)
-        return read_tokens(answer.document, asked, is_bound=self._proof_key is not None)
+        return read_tokens((await self.ask(form)).document, asked, is_bound=self._proof_key is not None)
 
     async def ask(self, form: Mapping[str, str]) -> Fetched:
         """Send a form with the client's proof of who it is, and give the answer. Raises like `tokens`."""
@@ -196,8 +196,9 @@ class TokenEndpoint:
             return False
         for kind, token in (("refresh_token", tokens.refresh_token), ("access_token", tokens.access_token)):
             if token:
-                form = {"token": token, "token_type_hint": kind}
-                answer = await self._post(endpoint, "the revocation endpoint", form)
+                answer = await self._post(
+                    endpoint, "the revocation endpoint", {"token": token, "token_type_hint": kind}
+                )
                 if answer.status != 200 and answer.document.get("error") != "unsupported_token_type":
                     raise self._refusal(answer, "the revocation endpoint")
         return True
@@ -221,7 +222,7 @@ class TokenEndpoint:
         if client.method == POST and client.client_secret is not None:
             fields["client_secret"] = client.client_secret
         elif client.method == SIGNED and (signing := self._signing_key) is not None:
-            fields["client_assertion_type"] = ASSERTION
+            fields["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
             fields["client_assertion"] = sign_assertion(
                 signing.key, signing.algorithm, client.client_id, self._issuer.issuer
             )
@@ -270,10 +271,6 @@ def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Toke
 # -- DPoP (RFC 9449): a key of ours, and proofs that whoever sends a token has it.
 
 
-PROOF_ALGORITHM: Final = "ES256"
-PROOF_TYPE: Final = "dpop+jwt"
-
-
 class ProofKey:
     """A key pair for one credential. The private half leaves it only by `kept`."""
 
@@ -303,7 +300,7 @@ class ProofKey:
             claims["ath"] = json_values.encode_base64url(hashlib.sha256(token.encode("ascii")).digest())
         if nonce is not None:
             claims["nonce"] = nonce
-        return load_pyjwt().encode(claims, self._key, PROOF_ALGORITHM, {"typ": PROOF_TYPE, "jwk": self._public})
+        return load_pyjwt().encode(claims, self._key, "ES256", {"typ": "dpop+jwt", "jwk": self._public})
 
 
 def sign_assertion(key: str | bytes, algorithm: str, client_id: str, audience: str) -> str:

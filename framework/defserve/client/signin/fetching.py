@@ -10,13 +10,13 @@ from ipaddress import IPv4Network as Network
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from defserve.auth.oauth import check_url, is_loopback
 from defserve.base.redaction import redact_text
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, is_proxied
 from defserve.client.links.http_connection import Broken
-from defserve.client.replies import Json, object_of
+from defserve.client.replies import Json, parse_object
 from defserve.errors import Refused, UsageError
 from defserve.guard.egress import RESOLVE_SECONDS, system_resolver
 from defserve.guard.network import judge, not_public
@@ -140,14 +140,7 @@ class Fetcher:
             await client.aclose()
         if len(body) > MAX_DOCUMENT_BYTES:
             raise SignInError(f"{what} {address} answered with more than {MAX_DOCUMENT_BYTES} bytes")
-        return Fetched(response.status, response.headers, _document(body))
-
-
-def _document(body: bytes) -> Json:
-    try:
-        return object_of(from_json(body))
-    except ValueError:
-        return {}
+        return Fetched(response.status, response.headers, parse_object(body))
 
 
 # -- How far addresses of a server may lead: a server on the internet cannot send us into this machine or its network.

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from defserve.auth.oauth import make_pkce_challenge
@@ -28,9 +28,6 @@ from defserve.client.signin.issuer import (
 )
 from defserve.errors import UsageError
 
-TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 
 
@@ -50,26 +47,11 @@ class Wanted(NamedTuple):
         return Credential(self.server, resource, self.found.issuer, client, None, self.scopes, self.key, reach)
 
 
-class TokenGrant(Protocol):
-    """A way to get tokens."""
-
-    @property
-    def scopes(self) -> Sequence[str] | None:
-        """The scopes to ask for; None for those that the server names."""
-        ...
-
-    @property
-    def shows_secret(self) -> bool:
-        """Whether the issuer is shown a secret or an assertion that was given, and that others could use."""
-        ...
-
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        """Further scopes to ask this issuer for."""
-        ...
-
-    async def obtain(self, wanted: Wanted) -> Credential:
-        """Get tokens. Raises SignInError."""
-        ...
+# -- The ways to get tokens.
+#
+# scopes        the scopes to ask for; None for those that the server names
+# shows_secret  whether the issuer is shown a secret or an assertion that was given, and that others could use
+# obtain        gets tokens; raises SignInError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +68,14 @@ class PersonGrant:
     def shows_secret(self) -> bool:
         return self.client is not None and self.client.client_secret is not None
 
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        return (OFFLINE,) if OFFLINE in issuer.scopes else ()
-
     async def obtain(self, wanted: Wanted) -> Credential:
         issuer = wanted.found.issuer
         check_issuer(issuer)
         known = self._find_registration(wanted)
         # Each issuer sends people to an address of its own, so that none can pass on a code of another (RFC 9700 §4.4).
-        mark = "" if self._is_given(issuer) else hashlib.sha256(issuer.issuer.encode()).hexdigest()[:16]
+        # Not if somebody else decided which addresses the client may be sent back to.
+        is_given = self.client is not None or (self.url_id is not None and issuer.takes_url_ids)
+        mark = "" if is_given else hashlib.sha256(issuer.issuer.encode()).hexdigest()[:16]
         async with self.redirect.open(known.redirect_uri if known else "", mark) as visit:
             client = await self._client(wanted, known, visit.uri)
             attempt = Attempt(wanted.found, client, visit.uri, wanted.scopes)
@@ -103,10 +84,6 @@ class PersonGrant:
             endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key)
             tokens = await endpoint.tokens(attempt.token_request(code), wanted.scopes)
         return replace(wanted.credential(client), tokens=tokens)
-
-    def _is_given(self, issuer: IssuerMetadata) -> bool:
-        """Whether somebody else decided which addresses the client may be sent back to."""
-        return self.client is not None or (self.url_id is not None and issuer.takes_url_ids)
 
     def _find_registration(self, wanted: Wanted) -> ClientRegistration | None:
         """The client that was registered before, with this very issuer, for as much as is wanted now."""
@@ -137,9 +114,6 @@ class ClientCredentialsGrant:
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
 
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        return ()
-
     async def obtain(self, wanted: Wanted) -> Credential:
         issuer = wanted.found.issuer
         client = replace(self.client, method=SIGNED) if self.signing_key else method_for(self.client, issuer)
@@ -159,19 +133,19 @@ class AssertionGrant:
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
 
-    def scopes_beside(self, issuer: IssuerMetadata) -> Sequence[str]:
-        return ()
-
     async def obtain(self, wanted: Wanted) -> Credential:
         client = method_for(self.client, wanted.found.issuer)
         form = {
-            "grant_type": JWT_BEARER,
+            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
             "assertion": await self.assertion(wanted),
             "resource": wanted.found.resource.resource,
             **_scope(wanted),
         }
         endpoint = TokenEndpoint(wanted.found.issuer, client, wanted.fetcher, proof_key=wanted.key)
         return replace(wanted.credential(client), tokens=await endpoint.tokens(form, wanted.scopes))
+
+
+TokenGrant: TypeAlias = PersonGrant | ClientCredentialsGrant | AssertionGrant
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +159,12 @@ class IdentityProvider:
     async def assertion(self, wanted: Wanted) -> str:
         """The identity assertion (ID-JAG) for the issuer of a server."""
         form = {
-            "grant_type": TOKEN_EXCHANGE,
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
             "requested_token_type": ID_JAG,
             "audience": wanted.found.issuer.issuer,
             "resource": wanted.found.resource.resource,
             "subject_token": self.id_token,
-            "subject_token_type": ID_TOKEN,
+            "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
             **_scope(wanted),
         }
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)

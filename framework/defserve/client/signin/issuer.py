@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from defserve.auth.oauth import Challenge, covers, is_loopback, issuer_places, origin_of, resource_places
 from defserve.client.replies import Json, number_of, text_of, texts_of
-from defserve.client.signin.fetching import Fetched, Fetcher, RefusedByIssuer, SignInError, quote_peer_text
+from defserve.client.signin.fetching import Fetcher, RefusedByIssuer, SignInError, quote_peer_text
 
 log = logging.getLogger("defserve.client")
 
@@ -30,9 +30,17 @@ async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted:
     """
     resource = await _resource(server, challenge, fetcher)
     if resource is None:
-        _choose_issuer(server, (origin_of(server),), trusted)
-        issuer = await _issuer(origin_of(server), fetcher, is_required=False)
-        return Discovered(ResourceMetadata(server), issuer or guess_issuer(origin_of(server)))
+        origin = _choose_issuer(server, (origin_of(server),), trusted)
+        # One that publishes nothing has the endpoints of 2025-03-26.
+        guess = IssuerMetadata(
+            origin,
+            f"{origin}/authorize",
+            f"{origin}/token",
+            f"{origin}/register",
+            pkce_methods=("S256",),
+            is_guessed=True,
+        )
+        return Discovered(ResourceMetadata(server), await _issuer(origin, fetcher, is_required=False) or guess)
     if not resource.issuers:
         raise SignInError(f"{server} does not say who issues its tokens", fix="tell who runs the server")
     found = await _issuer(_choose_issuer(server, resource.issuers, trusted), fetcher, is_required=True)
@@ -63,7 +71,7 @@ async def _resource(server: str, challenge: Challenge, fetcher: Fetcher) -> Reso
         found = await fetcher.get(url, "the server's metadata at")
         if found.is_good:
             return read_resource_metadata(found.document, server)
-        _note(url, found)
+        log.debug("no metadata at %s: HTTP %s", url, found.status)
     if named:
         raise SignInError(f"{server} says that its metadata is at {named}, where there is none")
     return None
@@ -74,14 +82,10 @@ async def _issuer(issuer: str, fetcher: Fetcher, *, is_required: bool) -> Issuer
         found = await fetcher.get(url, "the issuer's metadata at")
         if found.is_good:
             return read_issuer_metadata(found.document, issuer)
-        _note(url, found)
+        log.debug("no metadata at %s: HTTP %s", url, found.status)
     if is_required:
         raise SignInError(f"the issuer {issuer} publishes no metadata", fix="tell who runs it; see RFC 8414")
     return None
-
-
-def _note(url: str, found: Fetched) -> None:
-    log.debug("no metadata at %s: HTTP %s", url, found.status)
 
 
 # -- What a server and its issuer publish about signing in (RFC 9728, RFC 8414). Checked where it counts.
@@ -166,18 +170,6 @@ def read_issuer_metadata(document: Json, issuer: str) -> IssuerMetadata:
     )
 
 
-def guess_issuer(origin: str) -> IssuerMetadata:
-    """An issuer that publishes nothing, by the rules of 2025-03-26."""
-    return IssuerMetadata(
-        origin,
-        f"{origin}/authorize",
-        f"{origin}/token",
-        f"{origin}/register",
-        pkce_methods=("S256",),
-        is_guessed=True,
-    )
-
-
 def _read_list(document: Json, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts_of(document.get(name))[:MAX_LISTED]))
 
@@ -248,9 +240,8 @@ async def register(
             else "register a client by hand, and give --client-id; in code: SignIn(client_id=…)",
         )
     secret = text_of(document.get("client_secret")) or None
-    ends = number_of(document.get("client_secret_expires_at")) or None
+    ends = (number_of(document.get("client_secret_expires_at")) or None) if secret else None
     method = text_of(document.get("token_endpoint_auth_method"))
-    ends = ends if secret else None
     client = ClientRegistration(client_id, secret, NONE, redirect_uris[0], ends, tuple(scopes))
     if method in (NONE, BASIC, POST) and (method == NONE or secret):
         return replace(client, method=method)
