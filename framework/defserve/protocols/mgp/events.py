@@ -144,7 +144,10 @@ class EventChannel:
                 fix='use words with dots between them: "model.token_usage", "com.example.order_shipped"',
             )
         self.name, self.standard, self._kind = name, standard, kind
-        self.scopes, self.patterns = frozenset(parse_scopes(scopes)), frozenset(_patterns(name))
+        self.scopes, parts = frozenset(parse_scopes(scopes)), name.split(".")
+        prefixes = (".".join(parts[:count]) + ".*" for count in range(1, len(parts)))
+        self.patterns = frozenset((name, "*", *prefixes))
+        """Everything that a peer may write for this channel."""
         self.audiences: list[EventSection] = []
         self._adapter: TypeAdapter[Any] | None = None
 
@@ -182,15 +185,6 @@ class EventChannel:
         return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
 
 
-def _patterns(name: str) -> Iterable[str]:
-    """Everything a peer may write for this channel: its name, `*`, and `prefix.*` for each of its prefixes."""
-    yield name
-    yield "*"
-    parts = name.split(".")
-    for count in range(1, len(parts)):
-        yield ".".join(parts[:count]) + ".*"
-
-
 # -- MGP §13.3: events that wait for a slow reader, and the latest ones for peers that ask. Both are bounded.
 
 
@@ -224,16 +218,18 @@ class EventBuffer:
 
 
 class EventSubscription:
-    """What `caller` wants to hear in one session, from severity `least` up.
+    """What `caller` wants to hear in one session, from severity `least` up. `sequence`: the number of the last event.
 
-    Call all but `fits` and `wants` on the session's own loop.
+    Call all but `is_subscribed_to` and `wants` on the session's own loop.
     """
 
-    __slots__ = ("id", "session", "caller", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
+    __slots__ = (
+        "id", "session", "caller", "patterns", "least", "sequence", "_sent", "_waiting", "_under_way", "_ended",
+    )  # fmt: skip
 
     def __init__(self, id: str, session: Session, caller: Principal, patterns: frozenset[str], least: int) -> None:
         self.id, self.session, self.caller, self.patterns, self.least = id, session, caller, patterns, least
-        self._last = self._sent = self._under_way = 0
+        self.sequence = self._sent = self._under_way = 0
         self._waiting, self._ended = EventBuffer(), False
 
     def is_subscribed_to(self, channel: EventChannel) -> bool:
@@ -250,18 +246,13 @@ class EventSubscription:
         """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
         if self._ended or not event.concerns(self.session, self.caller):
             return
-        self._last += 1
-        self._waiting.append(self._last, event)
+        self.sequence += 1
+        self._waiting.append(self.sequence, event)
         self._send()
-
-    @property
-    def sequence(self) -> int:
-        """The number of the last event."""
-        return self._last
 
     def continue_after(self, sequence: int) -> None:
         """Another process has sent events, up to this number."""
-        self._last, self._sent = max(self._last, sequence), max(self._sent, sequence)
+        self.sequence, self._sent = max(self.sequence, sequence), max(self._sent, sequence)
 
     def end(self) -> None:
         self._ended, self._waiting = True, EventBuffer()
@@ -464,7 +455,7 @@ class EventSection(Extension):
         """Send an event to the subscribers that it concerns, in all processes. From any thread."""
         is_shared = self._share(event)
         if not is_shared:
-            self._remember_event(event)
+            self.recent.add_event(event)
         # What is not shared still has its number from the one process that counts for a session.
         told = list(self._subscriptions)
         self._offer(
@@ -480,13 +471,9 @@ class EventSection(Extension):
 
     def deliver_event_locally(self, event: MgpEvent, *, is_own: bool) -> None:
         """A process has shared an event: all remember it, and tell the sessions that only they know."""
-        self._remember_event(event)
+        self.recent.add_event(event)
         if not is_own:
             self._offer(event, [each for each in list(self._subscriptions) if each.session.sharer is None])
-
-    def _remember_event(self, event: MgpEvent) -> None:
-        if event.is_kept:
-            self.recent.add_event(event)
 
     def decode_event(self, value: list[Any], session: Callable[[str], Session | None]) -> MgpEvent | None:
         """The event that another process has written, with whom it is for. None if it concerns nobody here."""
@@ -542,8 +529,9 @@ class RecentEvents:
         self._kept, self._lock = EventBuffer(), Lock()
 
     def add_event(self, event: MgpEvent) -> None:
-        with self._lock:
-            self._kept.append(0, event)
+        if event.is_kept:
+            with self._lock:
+                self._kept.append(0, event)
 
     def after(self, id: str | None) -> tuple[list[MgpEvent], bool]:
         """The events after the one with this id, and whether some may be missing."""

@@ -131,7 +131,7 @@ class ToolDiscovery(Extension):
                     loaded.waiting.add(hits[0].entry.name)
         limit, added = self.options.budget.cache_limit, 0
         for entry in chosen:
-            if not self.is_pinned(entry.name) and loaded.load(entry.name, entry.tokens, limit):
+            if entry.name not in self.options.pinned and loaded.load(entry.name, entry.tokens, limit):
                 added += entry.tokens if entry.name not in before else 0
         answer: Params = {
             "status": _status(chosen, open_needs),
@@ -191,26 +191,19 @@ class ToolDiscovery(Extension):
         """What this call's conversation has loaded, without tools that are gone."""
         loaded = find_loaded_tools(call, self.catalogue, self.options.budget.cache_limit)
         for name in loaded.waiting.copy():
-            self._load_if_approved(call, loaded, name)
+            entry = self.catalogue.by_name(name)
+            if entry is None or not self.catalogue.missing(call, entry):  # it is gone, or approved by now
+                loaded.waiting.discard(name)
+                self.mark_used(loaded, name)
         if loaded:
             loaded.retain_known(lambda name: self.catalogue.by_name(name) is not None)
         return loaded
 
-    def _load_if_approved(self, call: Call, loaded: LoadedTools, name: str) -> None:
-        entry = self.catalogue.by_name(name)
-        if entry is None or not self.catalogue.missing(call, entry):
-            loaded.waiting.discard(name)
-            if entry is not None:
-                self.mark_used(loaded, name)
-
     def mark_used(self, loaded: LoadedTools, name: str) -> None:
         """A tool was called: it is loaded, or moves to the end of those that leave next."""
         entry = self.catalogue.by_name(name)
-        if entry is not None and not self.is_pinned(name):
+        if entry is not None and name not in self.options.pinned:
             loaded.load(name, entry.tokens, self.options.budget.cache_limit)
-
-    def is_pinned(self, name: str) -> bool:
-        return name in self.options.pinned
 
     def warm_up(self) -> None:
         """Begin to load what search by meaning needs."""
@@ -237,7 +230,7 @@ class ToolDiscovery(Extension):
         used = frozenset(loaded.names)
 
         def preference(entry: ToolEntry) -> int:
-            return 0 if self.is_pinned(entry.name) else 1 if entry.name in used else 2
+            return 0 if entry.name in self.options.pinned else 1 if entry.name in used else 2
 
         def search() -> Found:
             return self._index(tuple(visible)).search(query, strategy, wanted, preference)
@@ -308,10 +301,6 @@ REASONS = ("capability_gap", "performance", "preference")
 STATUSES = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_RESULTS
-
-
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_NAME_LENGTH
 
@@ -340,7 +329,10 @@ class ToolQuery(Shape):
     wanted: EntryFilter = member("filter", Kind("an object", _read_filter), default=EntryFilter())
     strategy: Strategy = member("strategy", one_of(*STRATEGIES))
     most: int = member(
-        "max_results", valid_value(f"1 to {MAX_RESULTS}", _is_count), default=DEFAULT_RESULTS, nullable=False
+        "max_results",
+        valid_value(f"1 to {MAX_RESULTS}", lambda value: type(value) is int and 1 <= value <= MAX_RESULTS),
+        default=DEFAULT_RESULTS,
+        nullable=False,
     )
 
     def check_members(self) -> None:
@@ -398,12 +390,6 @@ class LastList:
     """The level of the list that a session saw last; empty if it saw none."""
 
     level = ""
-
-
-def note_level(call: Call, level: str) -> None:
-    """Note which level a list has. Without a session nobody is told of changes, so nothing is noted."""
-    if not dialect_of(call).stateless:
-        call.session.local(LastList).level = level
 
 
 def remembers(call: Call) -> bool:
@@ -491,8 +477,7 @@ class Levels:
 class ShownTools:
     """What one `tools/list` shows: names, or None for every tool but the meta-tools."""
 
-    def __init__(self) -> None:
-        self.names: frozenset[str] | None = None
+    names: frozenset[str] | None = None
 
 
 class SearchedList(Extension):
@@ -524,17 +509,18 @@ class SearchedList(Extension):
         if call.method != LIST:
             return None
         section, level = self._section, self._levels.of(call)
-        note_level(call, level)
+        if not dialect_of(call).stateless:  # without a session nobody is told of changes
+            call.session.local(LastList).level = level
         if level == "L0":
             return None
-        if level == "L3":
-            self._say_once()
         section.warm_up()
         shown = ALWAYS.union(section.options.pinned, section.always)
         if level == "L3":
+            self._say_once()
             shown = shown.union(SPELLINGS.values(), section.get_loaded_tools(call).names)
         call.local(ShownTools).names = shown
-        return shown, self._categories(call) if level == "L1" else ()
+        visible = section.catalogue.visible(call) if level == "L1" else ()
+        return shown, tuple(sorted({name for entry in visible for name in entry.categories})[:MAX_CATEGORIES])
 
     def describe(self, item: Any, view: Any) -> Params:
         """At level L1 the search lists the categories that there are."""
@@ -556,7 +542,3 @@ class SearchedList(Extension):
             catalogue.tokens,
             options.budget.max_tokens,
         )
-
-    def _categories(self, call: Call) -> tuple[str, ...]:
-        visible = self._section.catalogue.visible(call)
-        return tuple(sorted({name for entry in visible for name in entry.categories})[:MAX_CATEGORIES])
