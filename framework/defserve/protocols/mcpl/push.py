@@ -94,7 +94,7 @@ class PushSection(LiveSection):
     def __init__(self, server: LiveServer) -> None:
         super().__init__(server)
         self.delays = DELAYS
-        self.sources = EventSources(self._push_from_source, self._may_run)
+        self.sources = EventSources(self._push_from_source)
         self._sending = BackgroundTasks()
 
     # -- the verb ----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class PushSection(LiveSection):
                 raise
             return _store_in_inbox(feature_set, wire, reader)
         if to is not peers.everyone:
-            return await self._deliver_on_loop(found[0], feature_set, wire)
+            return await peers.on_its_loop(found[0].session, self._deliver(found[0], feature_set, wire))
         receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
         return receipts if feature_set.inbox is None else [*receipts, _store_in_inbox(feature_set, wire, None)]
 
@@ -139,12 +139,9 @@ class PushSection(LiveSection):
 
     async def _outcome(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         try:
-            return await self._deliver_on_loop(peer, feature_set, wire)
+            return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
         except (PeerError, Refused) as error:
             return Receipt(wire["eventId"], False, reason=str(error), session=peer.session)
-
-    async def _deliver_on_loop(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
-        return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
 
     async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
@@ -183,9 +180,7 @@ class PushSection(LiveSection):
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
-        is_repeated = False
-        tagged = peer.live is not None and peer.live.vocabulary.tags
-        told = wire if tagged else {member: value for member, value in wire.items() if member != "tags"}
+        is_repeated, told = False, peers.drop_unread_tags(peer, wire)
         for delay in (*self.delays, None):
             problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
             if problem is not None:
@@ -214,19 +209,15 @@ class PushSection(LiveSection):
                 "a source per server was declared after serving began", fix="declare it where the server is made"
             )
         self.sources.declared.append(EventSource(feature_set, function, per))
-        self._follow_all()
+        self.server.for_each_session(self.sources.follow)
 
     async def _push_from_source(self, feature_set: Feature, found: Any, session: Session | None) -> None:
         event = found if isinstance(found, Event) else Event(found)
         if session is not None:
             await self.push(feature_set, event, session)
-        else:
-            await self._broadcast(feature_set, event_wire(feature_set.name, event), event.to)
-
-    async def _broadcast(self, feature_set: Feature, wire: Params, to: str | None) -> None:
-        """Send to every session of this loop, and wait a moment for those that keep up."""
-        _, prompt = self._send_to_all(feature_set, wire, to)
-        if prompt:
+            return
+        _, prompt = self._send_to_all(feature_set, event_wire(feature_set.name, event), event.to)
+        if prompt:  # a moment for the sessions that keep up
             await asyncio.wait(prompt, timeout=SOURCE_WAIT_SECONDS)
 
     def _send_to_all(
@@ -260,9 +251,6 @@ class PushSection(LiveSection):
             feature_set.inbox.store_event(wire, to)
         return begun, prompt
 
-    def _may_run(self, feature_set: Feature, session: Session) -> bool:
-        return _obstacle(peers.Peer(session), feature_set) is None
-
     def session_changed(self, session: Session) -> None:
         self.sources.follow(session)
 
@@ -274,11 +262,7 @@ class PushSection(LiveSection):
             self.sources.follow(session)  # they run in the process that owns it
 
     def on_feature_set_removed(self, feature_set: Feature) -> None:
-        self._follow_all()
-
-    def _follow_all(self) -> None:
-        for session in self.server.sessions:
-            self.sources.follow(session)
+        self.server.for_each_session(self.sources.follow)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
         """Runs the sources; None if there are none."""
@@ -316,7 +300,6 @@ def _store_in_inbox(feature_set: Feature, wire: Params, principal: str | None) -
 RESTARTS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 Push: TypeAlias = Callable[["Feature", Any, Session | None], Awaitable[None]]
-MayRun: TypeAlias = Callable[["Feature", Session], bool]
 
 
 class EventSource:
@@ -348,22 +331,16 @@ class EventSource:
         return self.function(session) if self._takes_session else self.function()
 
 
-class RunningSources:
+class RunningSources(dict[EventSource, Task]):
     """The sources that run for one session."""
-
-    __slots__ = ("tasks",)
-
-    def __init__(self) -> None:
-        self.tasks: dict[EventSource, Task] = {}
 
 
 class EventSources:
-    """Starts and stops sources. `push` sends what they yield; `may_run` tells if a session's host wants a set."""
+    """Starts and stops sources. `push` sends what they yield."""
 
-    def __init__(self, push: Push, may_run: MayRun) -> None:
+    def __init__(self, push: Push) -> None:
         self.declared: list[EventSource] = []
-        self.restarts = RESTARTS
-        self._push, self._may_run = push, may_run
+        self.restarts, self._push = RESTARTS, push
 
     def follow(self, session: Session) -> None:
         """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
@@ -373,9 +350,10 @@ class EventSources:
         if not engine.on_loop():
             engine.post(lambda: self.follow(session))
             return
-        tasks = session.local(RunningSources).tasks
+        tasks, peer = session.local(RunningSources), peers.Peer(session)
         for source in self.declared:
-            wanted = source.per == "session" and is_ours(session) and self._may_run(source.feature_set, session)
+            is_for_it = source.per == "session" and is_ours(session)
+            wanted = is_for_it and _obstacle(peer, source.feature_set) is None
             if wanted and source not in tasks:
                 tasks[source] = engine.spawn(self._run(source, session))
             elif not wanted and source in tasks:
@@ -523,7 +501,12 @@ class EventInbox:
                 mime_type="application/json",
                 inline=True,
             )
-            resource = Resource.of(function, uri, options, find_provider=_the_call)
+            resource = Resource.of(
+                function,
+                uri,
+                options,
+                find_provider=lambda annotation: (lambda call: call) if annotation is Call else None,
+            )
             resource.facets["mcpl"] = binding
             mcp.resources.add(resource)
 
@@ -536,7 +519,3 @@ class EventInbox:
 def _reader(call: Call) -> str | None:
     """Whose events a caller reads besides those for everyone. Nobody can tell strangers at one address apart."""
     return None if is_strangers(call.session) else call.principal
-
-
-def _the_call(annotation: Any) -> Callable[[Any], Any] | None:
-    return (lambda call: call) if annotation is Call else None
