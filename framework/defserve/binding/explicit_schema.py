@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
@@ -351,14 +351,6 @@ def _extend_validator(kind: Any) -> Any:
         if _has_equal_items(value):
             yield jsonschema.ValidationError("has an item twice")
 
-    def check_unevaluated_items(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
-        if validator.is_type(value, "array"):
-            yield from _check_unevaluated(validator, option, value, schema)
-
-    def check_unevaluated_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
-        if validator.is_type(value, "object"):
-            yield from _check_unevaluated(validator, option, value, schema)
-
     def count_check(check: Any) -> Any:
         def run_check(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
             _spend(1)
@@ -377,7 +369,10 @@ def _extend_validator(kind: Any) -> Any:
         "uniqueItems": unique_items,
     }
     # Earlier drafts do not know them.
-    newer = {"unevaluatedItems": check_unevaluated_items, "unevaluatedProperties": check_unevaluated_properties}
+    newer = {
+        "unevaluatedItems": partial(_check_unevaluated, "array"),
+        "unevaluatedProperties": partial(_check_unevaluated, "object"),
+    }
     own |= {keyword: check for keyword, check in newer.items() if keyword in kind.VALIDATORS}
     return untyped.extend(kind, {keyword: count_check(check) for keyword, check in own.items()})
 
@@ -387,9 +382,11 @@ def _spend(steps: int) -> None:
         raise _TooManySteps
 
 
-def _check_unevaluated(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+def _check_unevaluated(kind: str, validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
+    if not validator.is_type(value, kind):
+        return
     rest = Evaluated(value, _spend, _name_matches).rest(validator, schema)
     if option is False and rest:
         yield ValidationError(f"not allowed: {', '.join(map(format_value, rest[:MAX_PROBLEMS]))}")

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_origin
 
 from defserve.binding.arguments import Arguments, fragment
+from defserve.binding.json_schemas import walk_graph
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
 from defserve.guard.argument_types import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
@@ -336,33 +337,23 @@ class UnionCheck:
 
     def _takes_any_text(self, other: Node) -> bool:
         """Whether an unjudged text is accepted anywhere in it."""
-        waiting, seen = [other], set[int]()
-        while waiting:
-            for node in self._plain(waiting.pop()):
-                if id(node) in seen or _is_guard(node):
-                    continue
-                seen.add(id(node))
-                if _takes_text(node):
-                    return True
-                waiting.extend(_bare_items(node))
-                waiting.extend(_inner(node))
-        return False
+
+        def inside(node: Node) -> Iterable[Node]:
+            inner = () if _is_guard(node) else (*_bare_items(node), *_inner(node))
+            return [plain for one in inner for plain in self._plain(one)]
+
+        return any(map(_takes_text, walk_graph(self._plain(other), inside)))
 
     def _holds_guard(self, node: Node) -> bool:
         if id(node) not in self._holding:
-            waiting, seen = [node], set[int]()
-            found = False
-            while waiting and not found:
-                here = waiting.pop()
-                if id(here) in seen:
-                    continue
-                seen.add(id(here))
-                found = _is_guard(here)
-                waiting.extend(_inner(here))
-                if here.get("type") == "definition-ref":
-                    waiting.append(self._definitions.get(here["schema_ref"], _ANYTHING))
-            self._holding[id(node)] = found
+            self._holding[id(node)] = any(map(_is_guard, walk_graph([node], self._inside)))
         return self._holding[id(node)]
+
+    def _inside(self, node: Node) -> Iterator[Node]:
+        """The schemas directly inside one, and the one that it refers to."""
+        yield from _inner(node)
+        if node.get("type") == "definition-ref":
+            yield self._definitions.get(node["schema_ref"], _ANYTHING)
 
     def _plain(self, node: Node) -> list[Node]:
         """What a schema comes to without its wrappers; several for a union."""
@@ -418,14 +409,7 @@ class UnionCheck:
 
 
 def _all_nodes(roots: Iterable[Any]) -> Iterator[Node]:
-    waiting, seen = list(roots), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            waiting.extend(_inner(node))
-            waiting.extend(node.get("definitions", ()))
+    return walk_graph(roots, lambda node: (*_inner(node), *node.get("definitions", ())))
 
 
 def _inner(node: Node) -> Iterator[Node]:
