@@ -387,7 +387,7 @@ def _check_unevaluated(kind: str, validator: Any, option: Any, value: Any, schem
 
     if not validator.is_type(value, kind):
         return
-    rest = Evaluated(value, _spend, _name_matches).rest(validator, schema)
+    rest = Evaluated(value).rest(validator, schema)
     if option is False and rest:
         yield ValidationError(f"not allowed: {', '.join(map(format_value, rest[:MAX_PROBLEMS]))}")
     elif is_object(option):
@@ -563,21 +563,15 @@ def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: 
 # `$ref`, `if`, …) that the value fits. jsonschema looks each up in a list of those; here they are in a set.
 
 
-Spend = Callable[[int], None]
-Matches = Callable[[Any, Any], bool | None]
 _ADDED_A_STEP = 100
 
 
 class Evaluated:
-    """The indexes of an array, or the names of an object, that a schema has looked at.
+    """The indexes of an array, or the names of an object, that a schema has looked at."""
 
-    `spend` is called with the steps that it takes. `matches` says whether a name fits a pattern; None: it may.
-    """
-
-    def __init__(self, value: Any, spend: Spend, matches: Matches) -> None:
-        self._value, self._spend, self._matches = value, spend, matches
+    def __init__(self, value: Any) -> None:
+        self._value, self._has_all = value, False
         self._found: set[Any] = set()
-        self._has_all = False
 
     def rest(self, validator: Any, schema: Any) -> list[Any]:
         """What a schema leaves to its own `unevaluated…`."""
@@ -586,7 +580,7 @@ class Evaluated:
         return [] if self._has_all else [one for one in every if one not in self._found]
 
     def _visit(self, validator: Any, schema: Any, *, is_root: bool = False) -> None:
-        self._spend(1)
+        _spend(1)
         if self._has_all or not is_object(schema):
             return
         for beside, inner in _resolve_reference(validator, schema):
@@ -629,15 +623,15 @@ class Evaluated:
             return
         self._add(schema.get("properties", {}).keys() & self._value.keys())
         for pattern in schema.get("patternProperties", ()):
-            self._add(name for name in self._value if self._matches(pattern, name) is not False)
+            self._add(name for name in self._value if _name_matches(pattern, name) is not False)
 
     def _add(self, found: Iterable[Any]) -> None:
         before = len(self._found)
         self._found.update(found)
-        self._spend(1 + (len(self._found) - before) // _ADDED_A_STEP)
+        _spend(1 + (len(self._found) - before) // _ADDED_A_STEP)
 
     def _is_valid(self, validator: Any, value: Any, schema: Any) -> bool:
-        self._spend(1)
+        _spend(1)
         return next(validator.descend(value, schema), None) is None
 
 

@@ -71,7 +71,7 @@ class FeaturePolicy:
 
     def scoping(self, name: str) -> ScopeLists:
         """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
-        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), NO_LISTS)
+        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), ScopeLists())
 
     def update(self, params: Params, *, may_enable: bool = True) -> None:
         """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed.
@@ -111,9 +111,6 @@ class ScopeLists(NamedTuple):
 
     whitelist: Sequence[str] = ()
     blacklist: Sequence[str] = ()
-
-
-NO_LISTS: Final = ScopeLists()
 
 
 def covering(name: str) -> Iterator[str]:

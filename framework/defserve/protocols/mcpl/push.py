@@ -54,7 +54,6 @@ SOURCE_WAIT_SECONDS = 1.0
 
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
-DUPLICATE: Final = "duplicate"
 PUSH: Final = "push"
 
 
@@ -192,7 +191,7 @@ class PushSection(LiveSection):
                 answer = await peer.request(PUSH_METHOD, told, timeout=peer.session.composition.limits.callback)
                 receipt = Receipt.from_answer(wire["eventId"], answer, peer.session)
                 # A host that calls what we repeated a duplicate has taken it the first time.
-                return replace(receipt, accepted=True) if is_repeated and receipt.reason == DUPLICATE else receipt
+                return replace(receipt, accepted=True) if is_repeated and receipt.reason == "duplicate" else receipt
             except PeerError as error:
                 if delay is None or not _may_succeed_later(error):
                     raise _to_typed_error(error, feature_set) from error

@@ -461,9 +461,6 @@ def _is_instance_type(node: Node, value: Any) -> bool:
         return True
 
 
-_ADDRESSES: Final = "ip_v"
-
-
 def _takes_text(node: Node) -> bool:
     """Whether any text fits, and nothing judges it."""
     kind = node.get("type")
@@ -472,7 +469,7 @@ def _takes_text(node: Node) -> bool:
     if kind == "is-instance":
         return _is_instance_type(node, "")
     if kind in _UNKNOWN and _is_of_pydantic(node):
-        return not str(getattr(node["function"]["function"], "__name__", "")).startswith(_ADDRESSES)
+        return not str(getattr(node["function"]["function"], "__name__", "")).startswith("ip_v")
     return kind in _TEXT_KINDS or _is_anything(node)
 
 

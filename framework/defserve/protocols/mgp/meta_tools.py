@@ -27,7 +27,6 @@ from defserve.protocols.mgp.tool_catalogue import CALL, DISCOVER, EVICT, REQUEST
 from defserve.protocols.mgp.tool_discovery import (
     MAX_RESULTS,
     REASONS,
-    Levels,
     SearchedList,
     ToolDiscovery,
     remembers,
@@ -46,12 +45,10 @@ class ToolSearch:
     def __init__(
         self, given: Any, tools: Tools, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail], owner: Any
     ) -> None:
-        options = Search.of(given)
         self._tools = tools
-        self.section = ToolDiscovery(options, catalogue, audit)
-        levels = Levels(options, catalogue)
-        self.list = SearchedList(self.section, levels)
-        self.calls = NamedCalls(self.section, levels, tools)
+        self.section = ToolDiscovery(Search.of(given), catalogue, audit)
+        self.list = SearchedList(self.section)
+        self.calls = NamedCalls(self.section, tools)
         for tool in meta_tools(self.section, owner):
             tools.registry.add(tool.name, tool, where=tool.where)
 
@@ -82,14 +79,14 @@ class ToolSearch:
 class NamedCalls:
     """The outermost wrapper of `tools/call`: whatever stands inside sees the tool's own name and arguments."""
 
-    def __init__(self, section: ToolDiscovery, levels: Levels, tools: Tools) -> None:
-        self._section, self._levels, self._tools = section, levels, tools
+    def __init__(self, section: ToolDiscovery, tools: Tools) -> None:
+        self._section, self._tools = section, tools
 
     def __call__(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
         """Not a coroutine of its own: every call of a tool would pay for it."""
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
-        is_learnt = isinstance(name, str) and call.outer is None and not self._levels.never_searched
+        is_learnt = isinstance(name, str) and call.outer is None and not self._section.never_searched
         if is_learnt or not isinstance(name, str) or name in SPELLINGS:
             return self._run_named_call(call, params, following, is_learnt)
         return following(call, params)

@@ -35,6 +35,7 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.app_policy import is_for_views
 from defserve.protocols.mcp.errors import VENDOR, read_meta
 from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mgp.server_discovery import STATUSES
 from defserve.protocols.mgp.tool_catalogue import (
     CALL,
     DIGEST_BYTES,
@@ -73,6 +74,7 @@ class ToolDiscovery(Extension):
         self._weights: dict[ToolEntry, dict[str, float]] = {}
         self._indexes: dict[tuple[ToolEntry, ...], ToolIndex] = {}
         self._lock = Lock()
+        self._whole_list_for = UNSEARCHED.union(options.whole_list_for)
 
     # -- methods -----------------------------------------------------------------------------------------
 
@@ -187,6 +189,22 @@ class ToolDiscovery(Extension):
 
     # -- for the list and for calls ----------------------------------------------------------------------
 
+    @property
+    def never_searched(self) -> bool:
+        """Whether every list holds every tool, so that nothing has to be loaded. Costs no look at the caller."""
+        level = self.options.level
+        return level == "L0" or (level == "auto" and self.catalogue.tokens <= self.options.budget.max_tokens)
+
+    def list_level(self, call: Call) -> ListLevel:
+        """Which level a caller's list has."""
+        level, offer = self.options.level, call.terms.offer
+        if self.never_searched or (offer is not None and offer.info.get("name") in self._whole_list_for):
+            return "L0"
+        if level != "auto":
+            return level
+        visible = sum(entry.tokens for entry in self.catalogue.visible(call))
+        return "L0" if visible <= self.options.budget.max_tokens else "L3"
+
     def get_loaded_tools(self, call: Call) -> LoadedTools:
         """What this call's conversation has loaded, without tools that are gone."""
         loaded = find_loaded_tools(call, self.catalogue, self.options.budget.cache_limit)
@@ -298,7 +316,6 @@ def _with_meta(answer: Params, more: Params) -> Params:
 MAX_RESULTS, DEFAULT_RESULTS = 20, 5
 MAX_NAMES, MAX_NAME_LENGTH = 64, 200
 REASONS = ("capability_gap", "performance", "preference")
-STATUSES = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
 
 
 def _is_name(value: Any) -> bool:
@@ -383,7 +400,6 @@ class ToolRequest(Shape):
 HANDLE_KEY = VENDOR + "tools"
 FORMAT = b"\x01"
 MAX_TOOLS_IN_HANDLE = 64
-LIST_CHANGED = "notifications/tools/list_changed"
 
 
 class LastList:
@@ -417,7 +433,7 @@ def report_loaded(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Pa
         names = loaded.names[-MAX_TOOLS_IN_HANDLE:]
         return {HANDLE_KEY: json_values.encode_base64url(FORMAT + b"".join(map(digest, names)))}
     if call.session.ready and call.session.local(LastList).level == "L3" and before != frozenset(loaded.names):
-        call.session.notify(LIST_CHANGED, {}, audience=())
+        call.session.notify("notifications/tools/list_changed", {}, audience=())
     return {}
 
 
@@ -451,29 +467,6 @@ MAX_CATEGORIES = 200
 UNSEARCHED = frozenset({"rest", "defserve tooling"})
 
 
-class Levels:
-    """Which level a caller's list has."""
-
-    def __init__(self, options: Search, catalogue: ServerCatalogue) -> None:
-        self._options, self._catalogue = options, catalogue
-        self._whole = UNSEARCHED.union(options.whole_list_for)
-
-    @property
-    def never_searched(self) -> bool:
-        """Whether every list holds every tool, so that nothing has to be loaded. Costs no look at the caller."""
-        level = self._options.level
-        return level == "L0" or (level == "auto" and self._catalogue.tokens <= self._options.budget.max_tokens)
-
-    def of(self, call: Call) -> ListLevel:
-        level, offer = self._options.level, call.terms.offer
-        if self.never_searched or (offer is not None and offer.info.get("name") in self._whole):
-            return "L0"
-        if level != "auto":
-            return level
-        visible = sum(entry.tokens for entry in self._catalogue.visible(call))
-        return "L0" if visible <= self._options.budget.max_tokens else "L3"
-
-
 class ShownTools:
     """What one `tools/list` shows: names, or None for every tool but the meta-tools."""
 
@@ -485,9 +478,8 @@ class SearchedList(Extension):
 
     name = "tool_discovery"
 
-    def __init__(self, section: ToolDiscovery, levels: Levels) -> None:
-        self._section, self._levels = section, levels
-        self._said = False
+    def __init__(self, section: ToolDiscovery) -> None:
+        self._section, self._said = section, False
 
     def on_item_declared(self, item: Any) -> None:
         if item.kind == "tool" and item.name in SPELLINGS and not item.protects_itself:
@@ -508,7 +500,7 @@ class SearchedList(Extension):
         """The names that are shown. Called before `visible`, for every list."""
         if call.method != LIST:
             return None
-        section, level = self._section, self._levels.of(call)
+        section, level = self._section, self._section.list_level(call)
         if not dialect_of(call).stateless:  # without a session nobody is told of changes
             call.session.local(LastList).level = level
         if level == "L0":

@@ -416,7 +416,6 @@ def _registers(live: LiveTerms) -> bool:
 # -- MCPL §14.3: `channels/incoming`. Messages go to the hosts that have their channels, in order and in batches.
 
 
-INCOMING_METHOD = "channels/incoming"
 BATCH = 100
 
 
@@ -503,7 +502,7 @@ class MessageDelivery:
         if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
             limit = peer.session.composition.limits.callback
             told = [peers.drop_unread_tags(peer, wire) for wire in wires]
-            answer = await peer.try_request("channels.incoming", INCOMING_METHOD, {"messages": told}, timeout=limit)
+            answer = await peer.try_request("channels.incoming", "channels/incoming", {"messages": told}, timeout=limit)
             return receipts(wires, answer, peer.session)
         for wire in wires:
             peers.notify_claude(peer, _as_event(self.kind, wire))

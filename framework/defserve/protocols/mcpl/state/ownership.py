@@ -148,15 +148,6 @@ class StateParams(NamedTuple):
     state: Any = None
     names: bool = False
 
-    @property
-    def has_content(self) -> bool:
-        return self.state is not None
-
-    @property
-    def starts_elsewhere(self) -> bool:
-        """Whether it may start elsewhere than at the head, so that its result is a branch."""
-        return self.checkpoint is not None or self.has_content
-
 
 def state_params(call: Call) -> StateParams:
     """What the request brings; nothing if the host does not speak MCPL. Raises InvalidParams."""
@@ -179,7 +170,7 @@ async def find_start(
     trees: CheckpointStore, key: TreeKey, params: StateParams, call: Call, *, has_head: bool
 ) -> HeldCheckpoint:
     """Where a call starts. Raises CheckpointGone, StateTampered and LimitExceeded."""
-    if not params.has_content:
+    if params.state is None:
         if params.checkpoint is None and not has_head:
             return HeldCheckpoint(key, await trees.load(key))
         return await trees.load_checkpoint(key, params.checkpoint)
@@ -200,7 +191,7 @@ async def find_shared_start(
         if params.checkpoint is None:
             raise
         return await find_start(trees, own, params, call, has_head=branches.has_head)
-    if held.parent is not None or not params.has_content:
+    if held.parent is not None or params.state is None:
         return held
     branched = await find_start(trees, own, params, call, has_head=branches.has_head)
     return branched if branched.parent is not None else held
@@ -253,7 +244,7 @@ def _has(call: Call, parent: str | None) -> bool:
     if parent is None:
         return False
     brought, sent = state_params(call), call.session.peek(SentCheckpoints)
-    return brought.checkpoint == parent or brought.has_content or (sent is not None and parent in sent)
+    return brought.checkpoint == parent or brought.state is not None or (sent is not None and parent in sent)
 
 
 # -- The checkpoints that a host has the content of.

@@ -249,7 +249,7 @@ class StateHold:
     async def __aenter__(self) -> None:
         call, states = self._call, self._states
         brought, owner = state_params(call), owner_of(call, states.per)
-        if brought.has_content and states.mode == "opaque":  # hosts never see its content
+        if brought.state is not None and states.mode == "opaque":  # hosts never see its content
             raise StateRefused(
                 "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
             )
@@ -260,7 +260,8 @@ class StateHold:
             self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)
         try:
             self._trees = trees = await states.trees()
-            is_elsewhere = brought.starts_elsewhere
+            # It may start elsewhere than at the head. Then its result is a branch.
+            is_elsewhere = brought.checkpoint is not None or brought.state is not None
             if owner.is_shared:
                 branches = branches_of(call)
                 self._held = held = await find_shared_start(trees, key, branches, brought, call)
