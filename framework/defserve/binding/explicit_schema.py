@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import islice
@@ -217,25 +218,19 @@ def _values_in(value: Any) -> int:
 _Wrong = Callable[[str, str], UsageError]
 
 
+@dataclass(frozen=True, slots=True)
 class _Written:
     """A schema, equal to any other that is written alike."""
 
-    __slots__ = ("schema", "wrong", "text")
-
-    def __init__(self, schema: Any, wrong: _Wrong) -> None:
-        self.schema, self.wrong, self.text = schema, wrong, repr(schema)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Written) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+    text: str
+    schema: Any = field(compare=False)
+    wrong: _Wrong = field(compare=False)
 
 
 def _get_validator(schema: Any, wrong: _Wrong) -> Any:
     """The validator for a schema. Checking takes some 10 ms, so that of a short schema is remembered."""
     try:
-        written = _Written(schema, wrong)
+        written = _Written(repr(schema), schema, wrong)
         return (_validator if len(written.text) > MAX_CACHED_SCHEMA_LENGTH else _get_cached_validator)(written)
     except RecursionError:
         raise wrong("it is nested too deeply", "flatten it") from None
@@ -244,7 +239,7 @@ def _get_validator(schema: Any, wrong: _Wrong) -> Any:
 @lru_cache(maxsize=64)
 def _get_cached_validator(written: _Written) -> Any:
     # Of a copy: the author may change theirs.
-    return _validator(_Written(deepcopy(written.schema), written.wrong))
+    return _validator(replace(written, schema=deepcopy(written.schema)))
 
 
 def _validator(written: _Written) -> Any:

@@ -504,9 +504,10 @@ def _misfit(value: Any, problem: str, reason: str) -> ResultMismatch:
     forgotten = ""
     waiting: Any = _find_unfinished(value)
     if isinstance(waiting, Coroutine):
-        name: str = getattr(waiting, "__qualname__", None) or getattr(waiting, "__name__", "it")
+        coroutine = cast("Coroutine[Any, Any, Any]", waiting)
+        name: str = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", "it")
         forgotten = f"{name.replace('Context.', 'ctx.')}(…)"  # as the author writes it
-        cast("Coroutine[Any, Any, Any]", waiting).close()
+        coroutine.close()
         reason = f"`await` is missing before {forgotten}"
     elif waiting is not None:
         reason = "an async generator is no value: collect it, [each async for each in …], or yield its values"

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -419,14 +419,12 @@ EVENTS = 256
 PRINCIPALS = 1_000
 
 
+@dataclass(slots=True, eq=False)
 class PendingEvents:
     """The events for one principal, or for everyone. `lost` is the number of the newest event that was dropped."""
 
-    __slots__ = ("events", "lost")
-
-    def __init__(self, lost: int = 0) -> None:
-        self.events: deque[tuple[int, Params]] = deque()
-        self.lost = lost
+    lost: int = 0
+    events: deque[tuple[int, Params]] = field(default_factory=deque[tuple[int, Params]])
 
     def append_event(self, number: int, event: Params) -> None:
         self.events.append((number, event))

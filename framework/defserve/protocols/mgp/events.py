@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from secrets import token_urlsafe
@@ -196,14 +197,12 @@ WAITING = 256
 WAITING_BYTES = 1024 * 1024
 
 
+@dataclass(slots=True, eq=False)
 class EventBuffer:
     """The newest events, up to a number and a size. One is always kept, however large."""
 
-    __slots__ = ("events", "_size")
-
-    def __init__(self) -> None:
-        self.events: deque[tuple[int, MgpEvent]] = deque()
-        self._size = 0
+    events: deque[tuple[int, MgpEvent]] = field(default_factory=deque[tuple[int, MgpEvent]])
+    _size: int = 0
 
     def append(self, number: int, event: MgpEvent) -> None:
         self.events.append((number, event))
@@ -520,13 +519,12 @@ def _read_least(params: Params) -> int:
     return LOG_LEVELS.index(read_member(wanted, "min_severity", one_of(*LOG_LEVELS), LOG_LEVELS[0], nullable=False))
 
 
+@dataclass(slots=True, eq=False)
 class RecentEvents:
     """The latest events of a server, for peers that cannot be sent any. From any thread."""
 
-    __slots__ = ("_kept", "_lock")
-
-    def __init__(self) -> None:
-        self._kept, self._lock = EventBuffer(), Lock()
+    _kept: EventBuffer = field(default_factory=EventBuffer)
+    _lock: Lock = field(default_factory=Lock)
 
     def add_event(self, event: MgpEvent) -> None:
         if event.is_kept:

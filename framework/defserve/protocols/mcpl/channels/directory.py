@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from defserve.binding.signature import name_of, where
@@ -206,21 +207,19 @@ class HeldChannel(NamedTuple):
         return {**described, "capabilities": capabilities} if capabilities else described
 
 
+@dataclass(slots=True, eq=False)
 class SessionChannels:
     """The channels of one host: those it opened, the shared ones it closed, what it was told, and what it refused.
 
     `closing` are those it opened whose author's function is closing them now.
     """
 
-    __slots__ = ("opened", "closing", "closed", "told", "registered", "refused")
-
-    def __init__(self) -> None:
-        self.opened: dict[str, HeldChannel] = {}
-        self.closing: dict[str, HeldChannel] = {}
-        self.closed: set[str] = set()
-        self.told: dict[str, Params] = {}
-        self.registered = False
-        self.refused: set[str] = set()
+    opened: dict[str, HeldChannel] = field(default_factory=dict[str, HeldChannel])
+    closing: dict[str, HeldChannel] = field(default_factory=dict[str, HeldChannel])
+    closed: set[str] = field(default_factory=set[str])
+    told: dict[str, Params] = field(default_factory=dict[str, Params])
+    registered: bool = False
+    refused: set[str] = field(default_factory=set[str])
 
     def note(self, held: HeldChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""

@@ -166,7 +166,7 @@ class Message:
         if not isinstance(self.author, Author):
             _need_text("Message", author=self.author)
         _need_text("Message", id=self.id, thread="" if self.thread is None else self.thread)
-        when: object = self.timestamp
+        when: Any = self.timestamp
         if when is not None and not isinstance(when, datetime | str):
             raise UsageError(
                 f"Message(timestamp={when!r:.80}) is not possible: it is a datetime, or text in ISO 8601",
@@ -356,15 +356,13 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class BlockingOpen:
     """What a blocking `open` returns in its thread, which nobody can stop. Given up, it goes to `orphaned` instead."""
 
-    __slots__ = ("_lock", "_opened", "_orphaned")
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._opened: Any = None
-        self._orphaned: Callable[[Any], None] | None = None
+    _lock: Lock = field(default_factory=Lock)
+    _opened: Any = None
+    _orphaned: Callable[[Any], None] | None = None
 
     def on_returned(self, opened: Any) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -519,14 +520,12 @@ def _require_message(message: object) -> Message:
 MAX_WAITING = 1_000
 
 
+@dataclass(slots=True, eq=False)
 class ChannelQueues:
     """The queues of one session."""
 
-    __slots__ = ("waiting", "_tails")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self._tails: dict[Hashable, asyncio.Future[None]] = {}
+    waiting: int = 0
+    _tails: dict[Hashable, asyncio.Future[None]] = field(default_factory=dict[Hashable, asyncio.Future[None]])
 
     def __len__(self) -> int:
         """How many queues have work."""

@@ -21,6 +21,7 @@ import os
 import secrets
 from collections import OrderedDict
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
@@ -78,13 +79,11 @@ class StateOwner(NamedTuple):
         return self.id == EVERYONE
 
 
+@dataclass(slots=True, eq=False)
 class SessionOwner:
     """The name of a session as an owner. It cannot be guessed, and ends with the session."""
 
-    __slots__ = ("id",)
-
-    def __init__(self) -> None:
-        self.id = SESSION + secrets.token_urlsafe(16)
+    id: str = field(default_factory=lambda: SESSION + secrets.token_urlsafe(16))
 
 
 def owner_of(call: Call, per: Per) -> StateOwner:
