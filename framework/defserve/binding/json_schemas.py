@@ -164,17 +164,11 @@ def inline_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
 
 
 def _is_recursive(name: str, defs: dict[str, JsonSchema]) -> bool:
-    seen: set[str] = set()
-    pending = [name]
-    while pending:
-        for node in walk(defs[pending.pop()]):
-            target = _target(node)
-            if target == name:
-                return True
-            if target in defs and target not in seen:
-                seen.add(target)
-                pending.append(target)
-    return False
+    def inside(here: JsonSchema) -> Iterable[JsonSchema]:
+        target = _target(here)
+        return (*children(here), defs[target]) if target in defs else children(here)
+
+    return any(_target(here) == name for here in walk_graph([defs[name]], inside))
 
 
 def _target(schema: JsonSchema) -> str | None:

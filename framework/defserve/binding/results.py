@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc as abc
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from inspect import Parameter
+from itertools import islice
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, TypeAlias, cast, get_args, get_origin
 
@@ -17,7 +18,7 @@ from pydantic_core import PydanticSerializationError, ValidationError
 from defserve.binding.arguments import Fragment, lookup, unusable
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
 from defserve.binding.core_schemas import CONCRETE
-from defserve.binding.json_schemas import root_kinds, walk
+from defserve.binding.json_schemas import root_kinds, walk, walk_graph
 from defserve.binding.signature import format_annotation, members, peel
 from defserve.core.json_values import JsonSchema, as_list, is_array, without_surrogates
 from defserve.errors import UsageError
@@ -524,15 +525,8 @@ def _get_type_name(value: Any) -> str:
 
 def _find_unfinished(value: object) -> Any:
     """A coroutine or async generator that is this value or inside it; None if there is none nearby."""
-    todo: list[object] = [value]
-    for _ in range(LOOKED_AT):
-        if not todo:
-            break
-        each = todo.pop()
-        if isinstance(each, Coroutine | AsyncGenerator):
-            return cast("Any", each)
-        todo += _list_members(each)
-    return None
+    nearby = islice(walk_graph([value], _list_members), LOOKED_AT)
+    return next(filter(lambda each: isinstance(each, Coroutine | AsyncGenerator), nearby), None)
 
 
 def _list_members(value: object) -> Iterable[object]:

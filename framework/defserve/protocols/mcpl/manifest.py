@@ -319,8 +319,5 @@ def _text(value: Any) -> str:
 
 def _string(value: str) -> str:
     value.encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
-    return f'"{_ESCAPED.sub(_escape, value)}"'
-
-
-def _escape(found: re.Match[str]) -> str:
-    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+    escaped = _ESCAPED.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", value)
+    return f'"{escaped}"'
