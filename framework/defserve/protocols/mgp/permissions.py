@@ -141,7 +141,7 @@ class PermissionSection(Extension):
         if self._policy is None:
             decided = self._find_decisions(call)
             statuses |= {name: UNDECIDED for name in statuses if name not in decided and name not in self._granted}
-        return {"request_id": asked.request_id, **answer(statuses, asked.permissions)}
+        return asked.answer(statuses)
 
     def grant(self, call: Call, params: Params) -> Params:
         """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""

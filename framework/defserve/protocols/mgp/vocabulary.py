@@ -179,6 +179,10 @@ class PermissionRequest(Shape):
     def check_members(self) -> None:
         check_size(self.permissions)
 
+    def answer(self, statuses: Mapping[str, PermissionStatus]) -> Params:
+        """The result, as for grants."""
+        return {"request_id": self.request_id, **answer(statuses, self.permissions)}
+
 
 # -- MGP §3.6, §5.4: instants on the wire, ISO 8601 with `Z` or an offset; kept in UTC.
 
