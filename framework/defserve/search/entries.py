@@ -56,7 +56,6 @@ class EntryFilter:
     categories: tuple[str, ...] = ()
     risk_level_max: Risk | None = None
     status: str | None = None
-    names: frozenset[str] = field(default_factory=frozenset[str])
 
     def admits(self, entry: ToolEntry) -> bool:
         if self.categories and not any(map(entry.within, self.categories)):

@@ -9,11 +9,11 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import ByteCache
@@ -54,6 +54,9 @@ SOURCE_WAIT_SECONDS = 1.0
 
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+# Seconds before a crashed source is started again; the last value repeats.
+RESTARTS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 PUSH: Final = "push"
 
 
@@ -92,8 +95,8 @@ class PushSection(LiveSection):
 
     def __init__(self, server: LiveServer) -> None:
         super().__init__(server)
-        self.delays = DELAYS
-        self.sources = EventSources(self._push_from_source)
+        self.delays, self.restarts = DELAYS, RESTARTS
+        self._sources: list[EventSource] = []
         self._sending = BackgroundTasks()
 
     # -- the verb ----------------------------------------------------------------------------------------
@@ -207,8 +210,8 @@ class PushSection(LiveSection):
             raise UsageError(
                 "a source per server was declared after serving began", fix="declare it where the server is made"
             )
-        self.sources.declared.append(EventSource(feature_set, function, per))
-        self.server.for_each_session(self.sources.follow)
+        self._sources.append(EventSource(feature_set, function, per))
+        self.server.for_each_session(self.session_changed)
 
     async def _push_from_source(self, feature_set: Feature, found: Any, session: Session | None) -> None:
         event = found if isinstance(found, Event) else Event(found)
@@ -251,21 +254,77 @@ class PushSection(LiveSection):
         return begun, prompt
 
     def session_changed(self, session: Session) -> None:
-        self.sources.follow(session)
+        """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
+        engine = session.engine
+        if not engine.ready:
+            return
+        if not engine.on_loop():
+            engine.post(lambda: self.session_changed(session))
+            return
+        tasks, peer = session.local(RunningSources), peers.Peer(session)
+        for source in self._sources:
+            is_for_it = source.per == "session" and is_ours(session)
+            wanted = is_for_it and _obstacle(peer, source.feature_set) is None
+            if wanted and source not in tasks:
+                tasks[source] = engine.spawn(self._run_source(source, session))
+            elif not wanted and source in tasks:
+                tasks.pop(source).cancel()
 
     def session_closed(self, session: Session) -> None:
-        self.sources.follow(session)
+        self.session_changed(session)
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         if session.ready:
-            self.sources.follow(session)  # they run in the process that owns it
+            self.session_changed(session)  # its sources run in the process that owns it
 
     def on_feature_set_removed(self, feature_set: Feature) -> None:
-        self.server.for_each_session(self.sources.follow)
+        self.server.for_each_session(self.session_changed)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        """Runs the sources; None if there are none."""
-        return self.sources.lifespan() if self.sources.declared else None
+        """Runs the sources per server; None if there are no sources."""
+        return self._run_server_sources() if self._sources else None
+
+    @asynccontextmanager
+    async def _run_server_sources(self) -> AsyncGenerator[None]:
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._run_source(source, None)) for source in self._sources if source.per == "server"]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async def _run_source(self, source: EventSource, session: Session | None) -> None:
+        # A source belongs to no call, even if this task was started in one.
+        CURRENT.set(None)
+        SOURCE_SESSION.set(session)
+        crashes = 0
+        while True:
+            try:
+                async with aclosing(source.begin(session)) as events:
+                    async for event in events:
+                        crashes = 0
+                        if not await self._send_event(source, event, session):
+                            return
+                return
+            except Exception as error:
+                _log_crash(source, error)
+            await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
+            crashes += 1
+
+    async def _send_event(self, source: EventSource, event: Any, session: Session | None) -> bool:
+        """Send an event. False if the host has left or has disabled the set."""
+        try:
+            await self._push_from_source(source.feature_set, event, session)
+        except (FeatureDisabled, PeerGone):
+            return False
+        except (PeerError, Refused) as error:
+            logging.getLogger("defserve").warning(
+                "an event of %s was not delivered: %s", name_of(source.function), error
+            )
+        return True
 
 
 def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
@@ -293,12 +352,6 @@ def _store_in_inbox(feature_set: Feature, wire: Params, principal: str | None) -
 
 
 # -- MCPL §9: sources of push events. A source runs for each session whose host wants it, or once for everyone.
-
-
-# Seconds before a crashed source is started again; the last value repeats.
-RESTARTS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-
-Push: TypeAlias = Callable[["Feature", Any, Session | None], Awaitable[None]]
 
 
 class EventSource:
@@ -332,74 +385,6 @@ class EventSource:
 
 class RunningSources(dict[EventSource, Task]):
     """The sources that run for one session."""
-
-
-class EventSources:
-    """Starts and stops sources. `push` sends what they yield."""
-
-    def __init__(self, push: Push) -> None:
-        self.declared: list[EventSource] = []
-        self.restarts, self._push = RESTARTS, push
-
-    def follow(self, session: Session) -> None:
-        """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
-        engine = session.engine
-        if not engine.ready:
-            return
-        if not engine.on_loop():
-            engine.post(lambda: self.follow(session))
-            return
-        tasks, peer = session.local(RunningSources), peers.Peer(session)
-        for source in self.declared:
-            is_for_it = source.per == "session" and is_ours(session)
-            wanted = is_for_it and _obstacle(peer, source.feature_set) is None
-            if wanted and source not in tasks:
-                tasks[source] = engine.spawn(self._run(source, session))
-            elif not wanted and source in tasks:
-                tasks.pop(source).cancel()
-
-    @asynccontextmanager
-    async def lifespan(self) -> AsyncGenerator[None]:
-        """Runs the sources per server."""
-        loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._run(source, None)) for source in self.declared if source.per == "server"]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-
-    async def _run(self, source: EventSource, session: Session | None) -> None:
-        # A source belongs to no call, even if this task was started in one.
-        CURRENT.set(None)
-        SOURCE_SESSION.set(session)
-        crashes = 0
-        while True:
-            try:
-                async with aclosing(source.begin(session)) as events:
-                    async for event in events:
-                        crashes = 0
-                        if not await self._send_event(source, event, session):
-                            return
-                return
-            except Exception as error:
-                _log_crash(source, error)
-            await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
-            crashes += 1
-
-    async def _send_event(self, source: EventSource, event: Any, session: Session | None) -> bool:
-        """Send an event. False if the host has left or has disabled the set."""
-        try:
-            await self._push(source.feature_set, event, session)
-        except (FeatureDisabled, PeerGone):
-            return False
-        except (PeerError, Refused) as error:
-            logging.getLogger("defserve").warning(
-                "an event of %s was not delivered: %s", name_of(source.function), error
-            )
-        return True
 
 
 def _log_crash(source: EventSource, error: Exception) -> None:
