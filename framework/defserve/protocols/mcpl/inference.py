@@ -18,7 +18,7 @@ from defserve.core.messages import Id, Params
 from defserve.core.session import Session
 from defserve.core.shapes import FLAG, INTEGER, NUMBER, OBJECT, TEXT, Kind, Shape, member, nested, read_member, shape
 from defserve.errors import InvalidParams, NoBackChannel, PeerError, UsageError
-from defserve.protocols.mcp.asking.client_features import Message
+from defserve.protocols.mcp.asking.client_features import Message, Sample
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.content import ModelInfo, Usage
 from defserve.protocols.mcpl.peers import is_in_hook
@@ -157,9 +157,7 @@ async def _sample_inference(call: Call, feature_set: Feature, request: Inference
     options = SampleOptions(
         request.message_list, max_tokens=request.max_tokens or 1024, temperature=request.temperature
     )
-    sample = await client_requests.sample(call, options)
-    reason = sample.stop_reason
-    return Inference(sample.text, sample.model, STOP_REASONS.get(reason, reason) if reason is not None else None)
+    return Inference.of_sample(await client_requests.sample(call, options))
 
 
 def _declares(feature_set: Feature) -> bool:
@@ -245,6 +243,12 @@ class Inference(Shape):
             return cls.from_wire(answer if is_object(answer) else {})
         except InvalidParams:
             raise PeerError(f"the host's answer to {INFERENCE_METHOD} has the wrong shape") from None
+
+    @classmethod
+    def of_sample(cls, sample: Sample) -> Inference:
+        """What MCP's sampling gave instead."""
+        reason = sample.stop_reason
+        return cls(sample.text, sample.model, STOP_REASONS.get(reason, reason) if reason is not None else None)
 
 
 @shape(kw_only=True)
