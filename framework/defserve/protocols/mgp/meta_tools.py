@@ -216,7 +216,7 @@ class MetaTool(Tool):
 
 
 def meta_tools(section: ToolDiscovery, owner: Any) -> list[MetaTool]:
-    """The tools over a section's methods. That of `mgp_tools_call` never runs: see `calling.py`."""
+    """The tools over a section's methods. That of `mgp_tools_call` never runs: see `NamedCalls`."""
 
     def fail_unreachable(call: Call, given: Params) -> Params:
         raise AssertionError("the name of the tool is replaced before")
