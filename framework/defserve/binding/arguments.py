@@ -8,7 +8,7 @@ import would be most of the start-up time; `models.py`, `patterns.py` and `probl
 from __future__ import annotations
 
 import collections.abc as abc
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Optional, get_args, get_origin
 
@@ -26,9 +26,9 @@ from defserve.binding.core_schemas import (
     limit_schema,
     limit_validator,
 )
-from defserve.binding.json_schemas import compact_schema, object_schema
+from defserve.binding.json_schemas import compact_schema, object_schema, root_kinds
 from defserve.binding.signature import accepts_none, format_annotation, kind_of
-from defserve.core.json_values import JsonSchema, as_list, excess, is_array, is_object
+from defserve.core.json_values import JsonSchema, excess, is_array, is_object
 from defserve.errors import BadArguments, Problem, UsageError
 
 if TYPE_CHECKING:
@@ -55,28 +55,10 @@ class Fragment:
     made once: many functions share a model, and compacting its schema for each would slow down a long list.
     """
 
-    __slots__ = (
-        "core",
-        "_adapter",
-        "_json",
-        "_output",
-        "_compact",
-        "_compact_output",
-        "_validator",
-        "_serializer",
-        "_stopping",
-    )
-
     def __init__(self, core: CoreSchema, json: JsonSchema | None, adapter: TypeAdapter[Any] | None = None) -> None:
-        self.core = core
-        self._adapter = adapter
-        self._json = json
-        self._output = json
-        self._compact: JsonSchema | None = None
-        self._compact_output: JsonSchema | None = None
-        self._stopping: CoreSchema | None = None
-        self._validator: Any = adapter.validator if adapter else None
-        self._serializer: Any = adapter.serializer if adapter else None
+        self.core, self._adapter = core, adapter
+        if json is not None:
+            self.json = self.output = json
 
     @property
     def by_pydantic(self) -> bool:
@@ -87,37 +69,27 @@ class Fragment:
         """As `core`, but pydantic's own: `core` only calls a validator that pydantic has made."""
         return self.core if self._adapter is None else self._adapter.core_schema
 
-    @property
+    @cached_property
     def json(self) -> JsonSchema:
-        if self._json is None:
-            self._json = self._describe_schema("validation")
-        return self._json
+        return self._describe_schema("validation")
 
-    @property
+    @cached_property
     def output(self) -> JsonSchema:
-        if self._output is None:
-            self._output = self._describe_schema("serialization")
-        return self._output
+        return self._describe_schema("serialization")
 
-    @property
+    @cached_property
     def compact(self) -> JsonSchema:
-        if self._compact is None:
-            self._compact = compact_schema(self.json)
-        return self._compact
+        return compact_schema(self.json)
 
-    @property
+    @cached_property
     def compact_output(self) -> JsonSchema:
-        if self._compact_output is None:
-            self._compact_output = compact_schema(self.output)
-        return self._compact_output
+        return compact_schema(self.output)
 
-    @property
+    @cached_property
     def stopping(self) -> CoreSchema:
         """As `core`, but sequences and mappings stop at their first bad item."""
-        if self._stopping is None:
-            made = self._adapter
-            self._stopping = fail_fast(self.core) if made is None else _make_validator_schema(fail_fast_validator(made))
-        return self._stopping
+        made = self._adapter
+        return fail_fast(self.core) if made is None else _make_validator_schema(fail_fast_validator(made))
 
     @property
     def complete(self) -> CoreSchema:
@@ -131,17 +103,14 @@ class Fragment:
         assert self._adapter is not None
         return json_schema(self._adapter, mode)
 
-    @property
+    @cached_property
     def validator(self) -> SchemaValidator:
-        if self._validator is None:
-            self._validator = SchemaValidator(self.core)
-        return self._validator
+        made: Any = self._adapter
+        return SchemaValidator(self.core) if made is None else made.validator
 
-    @property
+    @cached_property
     def serializer(self) -> SchemaSerializer:
-        if self._serializer is None:
-            self._serializer = SchemaSerializer(self.core)
-        return self._serializer
+        return SchemaSerializer(self.core) if self._adapter is None else self._adapter.serializer
 
 
 def fragment(annotation: Any, *, where: str = "", subject: str = "") -> Fragment:
@@ -330,7 +299,7 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
         annotation = Optional[annotation]  # noqa: UP045
     try:
         made = lookup(annotation)
-        refuse_patterns(made)
+        refuse_core_patterns(made.described)
         # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
         assert made.json is not None
     except Exception as error:
@@ -346,13 +315,8 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
     return made
 
 
-def refuse_patterns(made: Fragment) -> None:
-    """Raises UnusablePattern if a caller's text would meet Python's engine, or a pattern that is too large."""
-    refuse_core_patterns(made.described)
-
-
 def refuse_core_patterns(core: CoreSchema) -> None:
-    """The same for a core schema."""
+    """Raises UnusablePattern if a caller's text would meet Python's engine, or a pattern that is too large."""
     for pattern, engine in iter_patterns(core):
         from defserve.binding.patterns import find_pattern_problem
 
@@ -417,18 +381,8 @@ def _default(value: Any) -> JsonSchema:
 
 def _wants_container(schema: JsonSchema) -> bool:
     """Whether an array or object is accepted, and a string is not."""
-    kinds = _kinds(schema, schema.get("$defs", {}), frozenset())
-    return bool(kinds & _CONTAINERS) and "string" not in kinds
-
-
-def _kinds(schema: JsonSchema, defs: JsonSchema, seen: frozenset[str]) -> set[str]:
-    if ref := schema.get("$ref"):
-        target = defs.get(ref.rpartition("/")[2])
-        return set() if target is None or ref in seen else _kinds(target, defs, seen | {ref})
-    for name in ("anyOf", "oneOf", "allOf"):
-        if name in schema:
-            return {kind for option in schema[name] for kind in _kinds(option, defs, seen)}
-    return set(as_list(schema.get("type", "string")))
+    kinds = root_kinds(schema)
+    return bool(kinds & _CONTAINERS) and kinds.isdisjoint(("string", "any"))
 
 
 # -- Whether a decoded JSON value is large. It stops counting as soon as the answer is known.

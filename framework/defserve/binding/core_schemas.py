@@ -77,8 +77,19 @@ _READ_BY_SIGNATURE = {"annotation", "default", "alias", "alias_priority", "valid
 _READ_HERE = {"description", "title", "examples"}
 
 
+class _NeedsPydantic(Exception):
+    """Only pydantic knows what an annotation means."""
+
+
 def build(annotation: Any) -> Built | None:
     """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad pattern."""
+    try:
+        return _build(annotation)
+    except _NeedsPydantic:
+        return None
+
+
+def _build(annotation: Any) -> Built:
     try:
         if (plain := _PLAIN.get(annotation)) is not None:
             return plain
@@ -86,19 +97,18 @@ def build(annotation: Any) -> Built | None:
         pass  # unhashable metadata
     inner, metadata = peel(annotation)
     if metadata:
-        return _apply_constraints(build(inner), metadata)
+        return _apply_constraints(_build(inner), metadata)
     if isinstance(annotation, NewType):
-        return build(annotation.__supertype__)
+        return _build(annotation.__supertype__)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _enum(annotation)
-    origin = cast(Any, get_origin(annotation) or annotation)
+    origin, args = cast(Any, get_origin(annotation) or annotation), get_args(annotation)
     if origin is Literal:
-        return _literal(get_args(annotation))
+        return core_schema.literal_schema(list(args)), _choices(args)
     if len(members(annotation)) > 1:
         return _union(members(annotation))
-    args = get_args(annotation)
     if origin is tuple and not args and annotation is not tuple:
-        return None  # tuple[()]
+        raise _NeedsPydantic  # tuple[()]
     return _container(_concrete(origin), args)
 
 
@@ -109,48 +119,39 @@ def _concrete(origin: Any) -> Any:
         return origin
 
 
-def _container(origin: Any, args: tuple[Any, ...]) -> Built | None:
+def _container(origin: Any, args: tuple[Any, ...]) -> Built:
     if origin in _SEQUENCES and len(args) <= 1:
-        item = build(args[0] if args else Any)
-        if item is None:
-            return None
-        json: JsonSchema = {"type": "array", "items": item[1]}
-        return _SEQUENCES[origin](item[0]), json if origin is list else json | {"uniqueItems": True}
+        core, item = _build(args[0] if args else Any)
+        json: JsonSchema = {"type": "array", "items": item}
+        return _SEQUENCES[origin](core), json if origin is list else json | {"uniqueItems": True}
     if origin is dict and len(args) in (0, 2):
         return _mapping(*(args or (Any, Any)))
     if origin is tuple:
         return _tuple(args)
-    return None
+    raise _NeedsPydantic
 
 
-def _mapping(key: Any, value: Any) -> Built | None:
-    built = build(value)
-    if built is None or key not in (str, int, Any):
-        return None
+def _mapping(key: Any, value: Any) -> Built:
+    core, json = _build(value)
+    if key not in (str, int, Any):
+        raise _NeedsPydantic
     # The keys are not described in JSON Schema: they are always strings. In a result, any key becomes one.
-    keys = _PLAIN[key][0]
-    return core_schema.dict_schema(keys, built[0]), {"type": "object", "additionalProperties": built[1] or True}
+    return core_schema.dict_schema(_PLAIN[key][0], core), {"type": "object", "additionalProperties": json or True}
 
 
-def _tuple(args: tuple[Any, ...]) -> Built | None:
+def _tuple(args: tuple[Any, ...]) -> Built:
     if not args:
         args = (Any, ...)
     if len(args) == 2 and args[1] is Ellipsis:
-        item = build(args[0])
-        if item is None:
-            return None
-        return core_schema.tuple_schema([item[0]], variadic_item_index=0), {"type": "array", "items": item[1]}
-    items = _each(args)
-    if items is None:
-        return None
+        core, item = _build(args[0])
+        return core_schema.tuple_schema([core], variadic_item_index=0), {"type": "array", "items": item}
+    items = [_build(arg) for arg in args]
     json = {"type": "array", "prefixItems": [json for _, json in items], "minItems": len(items), "maxItems": len(items)}
     return core_schema.tuple_schema([core for core, _ in items]), json
 
 
-def _union(options: tuple[Any, ...]) -> Built | None:
-    values = _each(option for option in options if option is not NoneType)
-    if values is None:
-        return None
+def _union(options: tuple[Any, ...]) -> Built:
+    values = [_build(option) for option in options if option is not NoneType]
     shapes: list[JsonSchema] = []
     for _, json in values:
         if json not in shapes:
@@ -162,27 +163,11 @@ def _union(options: tuple[Any, ...]) -> Built | None:
     return core, {"anyOf": shapes}
 
 
-def _each(annotations: Iterable[Any]) -> list[Built] | None:
-    found: list[Built] = []
-    for annotation in annotations:
-        built = build(annotation)
-        if built is None:
-            return None
-        found.append(built)
-    return found
-
-
-def _literal(values: tuple[Any, ...]) -> Built | None:
-    json = _choices(values)
-    return None if json is None else (core_schema.literal_schema(list(values)), json)
-
-
-def _enum(kind: type[Enum]) -> Built | None:
-    values = tuple(member.value for member in kind.__members__.values())
-    json = _choices(values)
+def _enum(kind: type[Enum]) -> Built:
+    json = _choices(tuple(member.value for member in kind.__members__.values()))
     custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
-    if json is None or custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
-        return None
+    if custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
+        raise _NeedsPydantic
     if "enum" not in json:
         json = {"type": json["type"], "enum": [json["const"]]}
     if doc := vars(kind).get("__doc__"):
@@ -191,25 +176,23 @@ def _enum(kind: type[Enum]) -> Built | None:
     return core_schema.enum_schema(kind, list(kind.__members__.values()), sub_type=sub_type), json
 
 
-def _choices(values: tuple[Any, ...]) -> JsonSchema | None:
+def _choices(values: tuple[Any, ...]) -> JsonSchema:
     kinds = {_JSON_TYPES.get(type(value)) for value in values}
     if not values or None in kinds:
-        return None
+        raise _NeedsPydantic
     types = sorted(str(kind) for kind in kinds)
     json: JsonSchema = {"type": types[0] if len(types) == 1 else types}
     return json | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
 
 
-def _apply_constraints(built: Built | None, metadata: Iterable[Any]) -> Built | None:
+def _apply_constraints(built: Built, metadata: Iterable[Any]) -> Built:
     for item in metadata:
-        if built is None:
-            return None
         built = _apply(item, built)
     return built
 
 
-def _apply(item: Any, built: Built) -> Built | None:
-    """One piece of metadata on top of a schema; None when only pydantic knows what it means."""
+def _apply(item: Any, built: Built) -> Built:
+    """One piece of metadata on top of a schema."""
     core, json = built
     if isinstance(item, str):
         return core, json | {"description": item}
@@ -220,31 +203,32 @@ def _apply(item: Any, built: Built) -> Built | None:
     if getattr(item, "__is_annotated_types_grouped_metadata__", False):
         return _apply_constraints(built, item)
     kind = kind_of(item)
-    if kind.__module__ == "annotated_types":
-        return _apply_bounds(vars_of(item), built) if kind.__name__ in _CONSTRAINTS else None
-    if kind.__name__ == "_PydanticGeneralMetadata":
+    is_bound = kind.__module__ == "annotated_types" and kind.__name__ in _CONSTRAINTS
+    if is_bound or kind.__name__ == "_PydanticGeneralMetadata":
         return _apply_bounds(vars_of(item), built)
-    foreign = kind.__module__.startswith("pydantic") or isinstance(item, type)
+    foreign = kind.__module__.startswith(("pydantic", "annotated_types")) or isinstance(item, type)
     hooked = hasattr(item, "__get_pydantic_core_schema__") or hasattr(item, "__get_pydantic_json_schema__")
-    return None if foreign or hooked else built
+    if foreign or hooked:
+        raise _NeedsPydantic
+    return built
 
 
-def _field(field: Any, built: Built) -> Built | None:
+def _field(field: Any, built: Built) -> Built:
     given: set[str] = getattr(field, "_attributes_set", {}).keys() | set()
     if given - _READ_BY_SIGNATURE - _READ_HERE - _KEYWORDS.keys():
-        return None
+        raise _NeedsPydantic
     core, json = built
     json = json | {name: value for name in sorted(_READ_HERE & given) if (value := getattr(field, name)) is not None}
     return _apply_constraints((core, json), field.metadata)
 
 
-def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built | None:
+def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built:
     core, json = built
     made: dict[str, Any] = {**core}
     for name, value in bounds.items():
         keyword = _KEYWORDS.get(name, {}).get(core["type"])
         if keyword is None or not isinstance(value, int | float | str):
-            return None
+            raise _NeedsPydantic
         made[name] = value
         json = json | {keyword: value}
     if "pattern" in bounds:

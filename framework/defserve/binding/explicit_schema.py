@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
@@ -217,25 +218,19 @@ def _values_in(value: Any) -> int:
 _Wrong = Callable[[str, str], UsageError]
 
 
+@dataclass(frozen=True, slots=True)
 class _Written:
     """A schema, equal to any other that is written alike."""
 
-    __slots__ = ("schema", "wrong", "text")
-
-    def __init__(self, schema: Any, wrong: _Wrong) -> None:
-        self.schema, self.wrong, self.text = schema, wrong, repr(schema)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Written) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+    text: str
+    schema: Any = field(compare=False)
+    wrong: _Wrong = field(compare=False)
 
 
 def _get_validator(schema: Any, wrong: _Wrong) -> Any:
     """The validator for a schema. Checking takes some 10 ms, so that of a short schema is remembered."""
     try:
-        written = _Written(schema, wrong)
+        written = _Written(repr(schema), schema, wrong)
         return (_validator if len(written.text) > MAX_CACHED_SCHEMA_LENGTH else _get_cached_validator)(written)
     except RecursionError:
         raise wrong("it is nested too deeply", "flatten it") from None
@@ -244,7 +239,7 @@ def _get_validator(schema: Any, wrong: _Wrong) -> Any:
 @lru_cache(maxsize=64)
 def _get_cached_validator(written: _Written) -> Any:
     # Of a copy: the author may change theirs.
-    return _validator(_Written(deepcopy(written.schema), written.wrong))
+    return _validator(replace(written, schema=deepcopy(written.schema)))
 
 
 def _validator(written: _Written) -> Any:
@@ -351,14 +346,6 @@ def _extend_validator(kind: Any) -> Any:
         if _has_equal_items(value):
             yield jsonschema.ValidationError("has an item twice")
 
-    def check_unevaluated_items(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
-        if validator.is_type(value, "array"):
-            yield from _check_unevaluated(validator, option, value, schema)
-
-    def check_unevaluated_properties(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
-        if validator.is_type(value, "object"):
-            yield from _check_unevaluated(validator, option, value, schema)
-
     def count_check(check: Any) -> Any:
         def run_check(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
             _spend(1)
@@ -377,7 +364,10 @@ def _extend_validator(kind: Any) -> Any:
         "uniqueItems": unique_items,
     }
     # Earlier drafts do not know them.
-    newer = {"unevaluatedItems": check_unevaluated_items, "unevaluatedProperties": check_unevaluated_properties}
+    newer = {
+        "unevaluatedItems": partial(_check_unevaluated, "array"),
+        "unevaluatedProperties": partial(_check_unevaluated, "object"),
+    }
     own |= {keyword: check for keyword, check in newer.items() if keyword in kind.VALIDATORS}
     return untyped.extend(kind, {keyword: count_check(check) for keyword, check in own.items()})
 
@@ -387,10 +377,12 @@ def _spend(steps: int) -> None:
         raise _TooManySteps
 
 
-def _check_unevaluated(validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
+def _check_unevaluated(kind: str, validator: Any, option: Any, value: Any, schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    rest = Evaluated(value, _spend, _name_matches).rest(validator, schema)
+    if not validator.is_type(value, kind):
+        return
+    rest = Evaluated(value).rest(validator, schema)
     if option is False and rest:
         yield ValidationError(f"not allowed: {', '.join(map(format_value, rest[:MAX_PROBLEMS]))}")
     elif is_object(option):
@@ -566,21 +558,15 @@ def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: 
 # `$ref`, `if`, …) that the value fits. jsonschema looks each up in a list of those; here they are in a set.
 
 
-Spend = Callable[[int], None]
-Matches = Callable[[Any, Any], bool | None]
 _ADDED_A_STEP = 100
 
 
 class Evaluated:
-    """The indexes of an array, or the names of an object, that a schema has looked at.
+    """The indexes of an array, or the names of an object, that a schema has looked at."""
 
-    `spend` is called with the steps that it takes. `matches` says whether a name fits a pattern; None: it may.
-    """
-
-    def __init__(self, value: Any, spend: Spend, matches: Matches) -> None:
-        self._value, self._spend, self._matches = value, spend, matches
+    def __init__(self, value: Any) -> None:
+        self._value, self._has_all = value, False
         self._found: set[Any] = set()
-        self._has_all = False
 
     def rest(self, validator: Any, schema: Any) -> list[Any]:
         """What a schema leaves to its own `unevaluated…`."""
@@ -589,7 +575,7 @@ class Evaluated:
         return [] if self._has_all else [one for one in every if one not in self._found]
 
     def _visit(self, validator: Any, schema: Any, *, is_root: bool = False) -> None:
-        self._spend(1)
+        _spend(1)
         if self._has_all or not is_object(schema):
             return
         for beside, inner in _resolve_reference(validator, schema):
@@ -632,15 +618,15 @@ class Evaluated:
             return
         self._add(schema.get("properties", {}).keys() & self._value.keys())
         for pattern in schema.get("patternProperties", ()):
-            self._add(name for name in self._value if self._matches(pattern, name) is not False)
+            self._add(name for name in self._value if _name_matches(pattern, name) is not False)
 
     def _add(self, found: Iterable[Any]) -> None:
         before = len(self._found)
         self._found.update(found)
-        self._spend(1 + (len(self._found) - before) // _ADDED_A_STEP)
+        _spend(1 + (len(self._found) - before) // _ADDED_A_STEP)
 
     def _is_valid(self, validator: Any, value: Any, schema: Any) -> bool:
-        self._spend(1)
+        _spend(1)
         return next(validator.descend(value, schema), None) is None
 
 

@@ -176,14 +176,6 @@ class InjectionPlan:
             kwargs[name] = await dependency.provide(call, stack, known)
 
 
-async def _call(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
-    return await call.in_thread(function)
-
-
-async def _await(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
-    return await function()
-
-
 async def _enter_in_thread(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:
     manager = function()
 
@@ -226,8 +218,8 @@ def _log_failed_teardown(function: partial[Any], error: Exception) -> None:
 
 
 _OPENERS: dict[Flow, Callable[[ThreadRunner, Any, partial[Any]], Any]] = {
-    "sync": _call,
-    "async": _await,
+    "sync": lambda call, stack, function: call.in_thread(function),
+    "async": lambda call, stack, function: function(),
     "generator": _enter_in_thread,
     "async_generator": _enter,
 }

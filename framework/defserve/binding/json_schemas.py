@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
+
+T = TypeVar("T")
 
 _PREFIX = "#/$defs/"
 _NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
@@ -36,6 +38,36 @@ def walk(schema: JsonSchema) -> Iterator[JsonSchema]:
         here = pending.pop()
         yield here
         pending.extend(children(here))
+
+
+def walk_graph(roots: Iterable[T], inside: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """The roots and all that they lead to, each once. They may lead back to themselves; `inside` says where to."""
+    pending, seen = list(roots), dict[int, T]()
+    while pending:
+        here = pending.pop()
+        if id(here) not in seen:
+            seen[id(here)] = here  # kept alive, so that no other object gets its id
+            yield here
+            pending.extend(inside(here))
+
+
+def leaf_schemas(schemas: Iterable[Any], defs: JsonSchema) -> list[Any]:
+    """The schemas with references and unions resolved. One may be True: anything fits it."""
+
+    def inside(here: Any) -> list[Any]:
+        if not is_object(here):
+            return []
+        inner = [one for name in ("anyOf", "oneOf", "allOf") for one in here.get(name, ())]
+        return [*inner, defs.get(str(here["$ref"]).rpartition("/")[2], True)] if "$ref" in here else inner
+
+    return [here for here in walk_graph(schemas, inside) if not inside(here)]
+
+
+def root_kinds(schema: JsonSchema) -> set[str]:
+    """The JSON types that a value may have; `any` where the schema says none."""
+    leaves = filter(is_object, leaf_schemas([schema], schema.get("$defs", {})))
+    types = (leaf.get("type", "string" if "enum" in leaf or "const" in leaf else "any") for leaf in leaves)
+    return {kind for each in types for kind in as_list(each)}
 
 
 def rebuild_schema(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
@@ -132,17 +164,11 @@ def inline_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
 
 
 def _is_recursive(name: str, defs: dict[str, JsonSchema]) -> bool:
-    seen: set[str] = set()
-    pending = [name]
-    while pending:
-        for node in walk(defs[pending.pop()]):
-            target = _target(node)
-            if target == name:
-                return True
-            if target in defs and target not in seen:
-                seen.add(target)
-                pending.append(target)
-    return False
+    def inside(here: JsonSchema) -> Iterable[JsonSchema]:
+        target = _target(here)
+        return (*children(here), defs[target]) if target in defs else children(here)
+
+    return any(_target(here) == name for here in walk_graph([defs[name]], inside))
 
 
 def _target(schema: JsonSchema) -> str | None:

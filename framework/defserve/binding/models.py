@@ -50,17 +50,15 @@ class TitlelessJsonSchema(GenerateJsonSchema):
     # the author made them, so a type that has others is published without.
 
     def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:
-        zone = schema.get("tz_constraint")
-        # Anybody's time fits an input, unless it must not have an offset. An output needs one.
-        has_offset = zone == "aware" or isinstance(zone, int)
-        fits = has_offset or (zone is None and self.mode == "validation")
-        return _formatless(super().datetime_schema(schema), unless=fits)
+        return _formatless(super().datetime_schema(schema), unless=self._has_offset(schema))
 
     def time_schema(self, schema: core_schema.TimeSchema) -> JsonSchemaValue:
+        return _formatless(super().time_schema(schema), unless=self._has_offset(schema))
+
+    def _has_offset(self, schema: core_schema.DatetimeSchema | core_schema.TimeSchema) -> bool:
         zone = schema.get("tz_constraint")
-        has_offset = zone == "aware" or isinstance(zone, int)
-        fits = has_offset or (zone is None and self.mode == "validation")
-        return _formatless(super().time_schema(schema), unless=fits)
+        # Anybody's time fits an input, unless it must not have an offset. An output needs one.
+        return zone == "aware" or isinstance(zone, int) or (zone is None and self.mode == "validation")
 
     def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:
         # A duration of RFC 3339 is neither negative nor has it fractions.

@@ -243,12 +243,8 @@ class _Translation:
             self._at = name.end()
             self._not_linear = "refers back to a group by its name"
             return _Part("", 1)
-        return self._set_or_literal()
-
-    def _set_or_literal(self) -> _Part:
-        if (known := self._parse_class_escape()) is not None:
-            return known
-        return self._literal(self._character())
+        known = self._parse_class_escape()
+        return known if known is not None else self._literal(self._character())
 
     def _parse_class_escape(self) -> _Part | None:
         """`\\d`, `\\p{L}` and the like, after the backslash."""
@@ -410,11 +406,8 @@ def _fix(pattern: str) -> str:
         SchemaValidator(core_schema.str_schema(pattern=pattern))
     except SchemaError:
         return BY_FUNCTION
-    return f"give the text: pattern={_quote_pattern(pattern)}"
-
-
-def _quote_pattern(pattern: str) -> str:
-    return f'r"{pattern}"' if '"' not in pattern else repr(pattern)
+    quoted = f'r"{pattern}"' if '"' not in pattern else repr(pattern)
+    return f"give the text: pattern={quoted}"
 
 
 # What pydantic says: the pattern, a line below it that points at the place, and the reason.

@@ -15,7 +15,7 @@ import pydantic_core
 from pydantic_core import ValidationError
 
 from defserve.base.hidden_characters import replace_hidden
-from defserve.binding.json_schemas import children, walk
+from defserve.binding.json_schemas import children, leaf_schemas, walk, walk_graph
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.errors import Problem
 
@@ -334,18 +334,12 @@ def _inside(schemas: Iterable[JsonSchema], step: str | int) -> Iterator[JsonSche
 
 def _alternatives(root: JsonSchema, schemas: Iterable[JsonSchema]) -> list[JsonSchema]:
     """The schemas, with the targets of their references and the branches of their unions."""
-    found: list[JsonSchema] = []
-    pending = list(schemas)
-    while pending:
-        here = pending.pop()
-        if any(here is other for other in found):
-            continue
-        found.append(here)
-        for name in ("anyOf", "oneOf", "allOf"):
-            pending.extend(filter(is_object, here.get(name, [])))
-        if is_object(target := _resolve_ref(root, here.get("$ref"))):
-            pending.append(target)
-    return found
+
+    def inside(here: JsonSchema) -> Iterable[JsonSchema]:
+        branches = [one for name in ("anyOf", "oneOf", "allOf") for one in here.get(name, [])]
+        return filter(is_object, (*branches, _resolve_ref(root, here.get("$ref"))))
+
+    return list(walk_graph(schemas, inside))
 
 
 def _resolve_ref(root: JsonSchema, ref: Any) -> Any:
@@ -358,19 +352,10 @@ def _resolve_ref(root: JsonSchema, ref: Any) -> Any:
 
 
 def _holds_secret(root: JsonSchema, schemas: list[JsonSchema]) -> bool:
-    seen: set[int] = set()
-    pending = list(schemas)
-    while pending:
-        here = pending.pop()
-        if id(here) in seen:
-            continue
-        seen.add(id(here))
-        if _is_marked_secret(here):
-            return True
-        pending.extend(children(here))
-        if is_object(target := _resolve_ref(root, here.get("$ref"))):
-            pending.append(target)
-    return False
+    def inside(here: JsonSchema) -> Iterable[JsonSchema]:
+        return filter(is_object, (*children(here), _resolve_ref(root, here.get("$ref"))))
+
+    return any(map(_is_marked_secret, walk_graph(schemas, inside)))
 
 
 # -- Infinities and NaN in results: JSON has none, so they are sent as null. A schema that says number refuses null.
@@ -383,7 +368,7 @@ _Path = tuple[Any, ...]
 def describe_refused_number(value: Any, schema: JsonSchema) -> str | None:
     """What is wrong with the first such number whose place in the schema does not take null; None if there is none."""
     defs: JsonSchema = schema.get("$defs", {})
-    found = _find_refused_number(value, _resolve_schemas([schema], defs), defs, ())
+    found = _find_refused_number(value, leaf_schemas([schema], defs), defs, ())
     if found is None:
         return None
     path, number = found
@@ -402,31 +387,10 @@ def _find_refused_number(value: Any, options: _Schemas, defs: JsonSchema, path: 
     for key, member in members:
         inside = _member_schemas(options, key)
         if not last[0] or inside != last[0]:  # the items of a list have one schema, mostly
-            last = inside, _resolve_schemas(inside, defs)
+            last = inside, leaf_schemas(inside, defs)
         if (found := _find_refused_number(member, last[1], defs, (*path, key))) is not None:
             return found
     return None
-
-
-def _resolve_schemas(schemas: _Schemas, defs: JsonSchema) -> _Schemas:
-    """The schemas with references and unions resolved."""
-    found: _Schemas = []
-    pending, seen = [*schemas], set[int]()
-    while pending:
-        here = pending.pop()
-        if id(here) in seen:
-            continue
-        seen.add(id(here))
-        if not is_object(here):
-            found.append(here)
-            continue
-        inner = [one for name in ("anyOf", "oneOf", "allOf") for one in here.get(name, ())]
-        if "$ref" in here:
-            inner.append(defs.get(str(here["$ref"]).rpartition("/")[2], True))
-        pending += inner
-        if not inner:
-            found.append(here)
-    return found
 
 
 def _member_schemas(options: _Schemas, key: Any) -> _Schemas:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc as abc
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from inspect import Parameter
+from itertools import islice
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, TypeAlias, cast, get_args, get_origin
 
@@ -17,7 +18,7 @@ from pydantic_core import PydanticSerializationError, ValidationError
 from defserve.binding.arguments import Fragment, lookup, unusable
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
 from defserve.binding.core_schemas import CONCRETE
-from defserve.binding.json_schemas import walk
+from defserve.binding.json_schemas import root_kinds, walk, walk_graph
 from defserve.binding.signature import format_annotation, members, peel
 from defserve.core.json_values import JsonSchema, as_list, is_array, without_surrogates
 from defserve.errors import UsageError
@@ -88,7 +89,7 @@ class Returns:
             return None
         if self._output is None:
             self._output = self._fragment.compact_output
-        kinds = _scalar_kinds(self._output) - {"null"}
+        kinds = root_kinds(self._output) - {"null"}
         return None if "string" in kinds and len(kinds) > 1 else self._output
 
     def join(self, values: list[Any]) -> PackedResult:
@@ -124,12 +125,6 @@ def _root(schema: JsonSchema) -> JsonSchema:
     defs: JsonSchema = schema.get("$defs", {})
     found: JsonSchema | None = defs.get(str(schema.get("$ref", "")).removeprefix("#/$defs/"))
     return {**found, "$defs": defs} if found is not None else schema
-
-
-def _scalar_kinds(schema: JsonSchema) -> set[str]:
-    if "anyOf" in schema:
-        return {kind for option in schema["anyOf"] for kind in _scalar_kinds(option)}
-    return set(as_list(schema.get("type", "string")))
 
 
 class _Planner:
@@ -189,11 +184,12 @@ class _Planner:
                 return Returns(pack_none)
         try:
             made = lookup(annotation)
-            kinds = _root_kinds(made.output)
+            kinds = root_kinds(made.output)
         except Exception as error:
             raise unusable(annotation, error, where=self.signature.where, subject=self.subject) from error
         if self.structured is False:
-            return Returns(text_packer(made, annotation))
+            plain = _plainer(made, annotation)
+            return Returns(lambda value: PackedResult(_text(plain(value))))
         if self.structured or kinds & {"array", "object", "any"}:
             return Returns(make_structured_packer(made, annotation), made)
         return Returns(scalar_packer(made, annotation, inner), made, scalar=True)
@@ -251,26 +247,6 @@ def _only_content(annotation: Any) -> bool:
 def _is_sequence(annotation: Any) -> bool:
     origin = get_origin(annotation)
     return origin is not None and CONCRETE.get(origin, origin) in (list, tuple)
-
-
-def _root_kinds(schema: JsonSchema) -> set[str]:
-    """The JSON types a result may have at its root."""
-    defs: JsonSchema = schema.get("$defs", {})
-    kinds: set[str] = set()
-    seen: set[int] = set()
-    pending = [schema]
-    while pending:
-        here = pending.pop()
-        if id(here) in seen:
-            continue
-        seen.add(id(here))
-        options = [option for name in ("anyOf", "oneOf", "allOf") for option in here.get(name, ())]
-        if ref := here.get("$ref"):
-            options.append(defs[ref.rpartition("/")[2]])
-        pending.extend(options)
-        if not options:
-            kinds.update(as_list(here.get("type", "string" if "enum" in here or "const" in here else "any")))
-    return kinds
 
 
 __all__ = [
@@ -397,11 +373,6 @@ def scalar_packer(made: Fragment, annotation: Any, inner: Any) -> Pack:
 
 
 _EXACT: dict[type, Callable[[Any], str]] = {int: str, bool: {True: "true", False: "false"}.__getitem__}
-
-
-def text_packer(made: Fragment, annotation: Any) -> Pack:
-    plain = _plainer(made, annotation)
-    return lambda value: PackedResult(_text(plain(value)))
 
 
 def make_structured_packer(made: Fragment, annotation: Any) -> Pack:
@@ -534,7 +505,10 @@ def _misfit(value: Any, problem: str, reason: str) -> ResultMismatch:
     forgotten = ""
     waiting: Any = _find_unfinished(value)
     if isinstance(waiting, Coroutine):
-        forgotten = _describe_coroutine(cast("Coroutine[Any, Any, Any]", waiting))
+        coroutine = cast("Coroutine[Any, Any, Any]", waiting)
+        name: str = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", "it")
+        forgotten = f"{name.replace('Context.', 'ctx.')}(…)"  # as the author writes it
+        coroutine.close()
         reason = f"`await` is missing before {forgotten}"
     elif waiting is not None:
         reason = "an async generator is no value: collect it, [each async for each in …], or yield its values"
@@ -551,15 +525,8 @@ def _get_type_name(value: Any) -> str:
 
 def _find_unfinished(value: object) -> Any:
     """A coroutine or async generator that is this value or inside it; None if there is none nearby."""
-    todo: list[object] = [value]
-    for _ in range(LOOKED_AT):
-        if not todo:
-            break
-        each = todo.pop()
-        if isinstance(each, Coroutine | AsyncGenerator):
-            return cast("Any", each)
-        todo += _list_members(each)
-    return None
+    nearby = islice(walk_graph([value], _list_members), LOOKED_AT)
+    return next(filter(lambda each: isinstance(each, Coroutine | AsyncGenerator), nearby), None)
 
 
 def _list_members(value: object) -> Iterable[object]:
@@ -570,13 +537,6 @@ def _list_members(value: object) -> Iterable[object]:
         return cast("list[object]", value)
     is_record = hasattr(type(value), "__pydantic_fields__") or hasattr(type(value), "__dataclass_fields__")
     return vars(value).values() if is_record and hasattr(value, "__dict__") else ()
-
-
-def _describe_coroutine(waiting: Coroutine[Any, Any, Any]) -> str:
-    """The call that made a coroutine, as the author writes it. The coroutine is closed."""
-    name: str = getattr(waiting, "__qualname__", None) or getattr(waiting, "__name__", "it")
-    waiting.close()
-    return f"{name.replace('Context.', 'ctx.')}(…)"
 
 
 def _first(error: ValidationError) -> str:

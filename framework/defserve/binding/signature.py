@@ -589,15 +589,12 @@ def _parse(text: str, style: str) -> list[Any]:
 # -- Which values options may have. A wrong one would act as another, or fail only in a client.
 
 
-Fix = Callable[[str, Any], str]
-
-
 class OptionRule:
     """What an option may be, and what to write instead. A secret is not shown."""
 
     __slots__ = ("fits", "fix", "is_secret")
 
-    def __init__(self, fits: Callable[[Any], bool], fix: Fix, *, is_secret: bool = False) -> None:
+    def __init__(self, fits: Callable[[Any], bool], fix: Callable[[str, Any], str], *, is_secret: bool = False) -> None:
         self.fits, self.fix, self.is_secret = fits, fix, is_secret
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import islice
 from keyword import iskeyword
 from typing import Any
@@ -105,7 +105,8 @@ class CodeModeExtension(Extension):
 
         outcome, note = await place.parking.run(call, begin)
         if outcome.status != "ok":
-            raise ToolError(_format_failure(outcome, note), data={"status": outcome.status})
+            told = f"\nIt had printed:\n{outcome.stdout}" if outcome.stdout else ""
+            raise ToolError(f"{outcome.error}\n{note}{told}", data={"status": outcome.status})
         printed = {"printed": outcome.stdout} if outcome.stdout else {}
         return {"result": outcome.value, **printed}
 
@@ -149,11 +150,8 @@ class CodeModeExtension(Extension):
     def view(self, call: Call) -> object:
         return None
 
-    def lifespan(self) -> AbstractAsyncContextManager[None]:
-        return self._open()
-
     @asynccontextmanager
-    async def _open(self) -> AsyncGenerator[None]:
+    async def lifespan(self) -> AsyncGenerator[None]:
         """Start a worker in the background, so that the first run finds it warm. End all of them with the server."""
         from anyio import CancelScope
         from anyio.to_thread import run_sync
@@ -188,11 +186,6 @@ def _read_as_description(call: Call) -> Call:
     asker = Call(call.session, call.id, "tools/describe", call.params, call.raw, call.terms)
     asker.identity = call.identity
     return asker
-
-
-def _format_failure(outcome: Outcome, note: str) -> str:
-    printed = f"\nIt had printed:\n{outcome.stdout}" if outcome.stdout else ""
-    return f"{outcome.error}\n{note}{printed}"
 
 
 def _match_query(tools: dict[str, Tool], query: str) -> list[str]:

@@ -75,7 +75,7 @@ class CodeRun:
             step = await self._turn(self._program.start)
             while isinstance(step, Pause):
                 for out in step.calls:
-                    self._begin(out)
+                    self._calls[out.id] = asyncio.create_task(self._call(self._requests.pop(out.id)))
                 if not self._calls:
                     return Outcome("error", stdout=self._program.printed, error="the code waits for what never comes")
                 step = await self._turn(partial(self._program.resume, await self._await_answers(step)))
@@ -175,9 +175,6 @@ class CodeRun:
             self._release_slot()
 
     # -- the calls ---------------------------------------------------------------------------------------
-
-    def _begin(self, out: CallOut) -> None:
-        self._calls[out.id] = asyncio.create_task(self._call(self._requests.pop(out.id)))
 
     async def _call(self, out: CallOut | BadCall) -> Answer:
         if isinstance(out, BadCall):

@@ -23,7 +23,7 @@ from defserve.kernel.governance.pins import digest_of_all
 from defserve.kernel.members import Member
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.audit import MAX_LIMIT, ReadableAuditLog, readable, replay
-from defserve.protocols.mgp.server_discovery import Answer, OperatorToolSpec, object_schema, operator_tool
+from defserve.protocols.mgp.server_discovery import Answer, MethodToolSpec, object_schema, operator_tool
 from defserve.protocols.mgp.terms import tool_security
 from defserve.protocols.mgp.vocabulary import PERMISSIONS
 from defserve.proxying.items import RemoteTool
@@ -344,29 +344,29 @@ NEW_ENTRY: Final[Params] = {
 ACCESS_QUERY, ACCESS_GRANT, ACCESS_REVOKE = "mgp_access_query", "mgp_access_grant", "mgp_access_revoke"
 HEALTH, RESTART, AUDIT = "mgp_health", "mgp_server_restart", "mgp_audit"
 
-TOOLS: Final[Mapping[str, OperatorToolSpec]] = {
-    ACCESS_QUERY: OperatorToolSpec(
+TOOLS: Final[Mapping[str, MethodToolSpec]] = {
+    ACCESS_QUERY: MethodToolSpec(
         "Tell whether an agent may use a server or one of its tools, and which entry says so.",
         object_schema({"agent_id": TEXT, "server_id": TEXT, "tool_name": TEXT}, "agent_id", "server_id"),
         False,
     ),
-    ACCESS_GRANT: OperatorToolSpec(
+    ACCESS_GRANT: MethodToolSpec(
         "Allow an agent a server or one of its tools, or deny it.",
         object_schema(NEW_ENTRY, "entry_type", "agent_id", "server_id", "permission"),
         True,
     ),
-    ACCESS_REVOKE: OperatorToolSpec(
+    ACCESS_REVOKE: MethodToolSpec(
         "Take back what was granted or denied.", object_schema(ENTRY, "entry_type", "agent_id", "server_id"), True
     ),
-    HEALTH: OperatorToolSpec(
+    HEALTH: MethodToolSpec(
         "Ask one server behind this one, or all of them, whether they answer.",
         object_schema({"server_id": TEXT}),
         False,
     ),
-    RESTART: OperatorToolSpec(
+    RESTART: MethodToolSpec(
         "Start a server again; calls under way finish.", object_schema({"server_id": TEXT}, "server_id"), True
     ),
-    AUDIT: OperatorToolSpec(
+    AUDIT: MethodToolSpec(
         "Read the audit log: events from a sequence number or a time on.",
         object_schema(
             {

@@ -56,7 +56,6 @@ class EntryFilter:
     categories: tuple[str, ...] = ()
     risk_level_max: Risk | None = None
     status: str | None = None
-    names: frozenset[str] = field(default_factory=frozenset[str])
 
     def admits(self, entry: ToolEntry) -> bool:
         if self.categories and not any(map(entry.within, self.categories)):
@@ -244,18 +243,16 @@ class ToolBudget:
             )
 
 
+@dataclass(slots=True, eq=False)
 class LoadedTools:
     """The tools of one conversation, the one used last at the end. Those with a call under way are never evicted.
 
     `waiting` are tools that were asked for and that somebody has to approve first.
     """
 
-    __slots__ = ("_running", "_tokens", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: set[str] = set()
-        self._tokens: dict[str, int] = {}
-        self._running = Counter[str]()
+    waiting: set[str] = field(default_factory=set[str])
+    _tokens: dict[str, int] = field(default_factory=dict[str, int])
+    _running: Counter[str] = field(default_factory=Counter[str])
 
     def __contains__(self, name: object) -> bool:
         return name in self._tokens

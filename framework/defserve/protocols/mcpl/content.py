@@ -9,7 +9,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
@@ -66,51 +66,29 @@ def read_content(value: Any) -> list[Content]:
 
 # -- out -------------------------------------------------------------------------------------------------
 def _block(item: Any) -> Params:
-    if isinstance(item, str):
-        return {"type": "text", "text": item}
-    if isinstance(item, Part):
-        return next(encode(item) for kind, encode in _ENCODERS if isinstance(item, kind))
-    if is_mapping(item):
-        return _by_hand(item)
-    raise UsageError(
-        f"{item!r:.80} is not content", fix="give a str, Text, Image, Audio, File, Link or a content block"
-    )
+    match item:
+        case str():
+            return {"type": "text", "text": item}
+        case Text() | Embedded(text=str()):
+            return {"type": "text", "text": item.text}
+        case Link():
+            family = (item.mime_type or "").partition("/")[0]
+            return {"type": family if family in MEDIA else "resource", "uri": item.uri}
+        case Image() | Audio() | Embedded():
+            # The content itself, because a resource block holds only a URI.
+            family = (item.mime_type or "").partition("/")[0]
+            if family not in MEDIA:
+                problem = f"MCPL has no block that holds {item.mime_type or 'bytes'}"
+                raise UsageError(problem, fix="send a Link to it instead")
+            data = b64encode(item.data or b"").decode("ascii")
+            return {"type": family, "data": data, "mimeType": item.mime_type}
+        case _ if is_mapping(item):
+            return _by_hand(item)
+        case _:
+            raise UsageError(
+                f"{item!r:.80} is not content", fix="give a str, Text, Image, Audio, File, Link or a content block"
+            )
 
-
-def _text(part: Any) -> Params:
-    return {"type": "text", "text": part.text}
-
-
-def _media(part: Any) -> Params:
-    return _data(part.mime_type.partition("/")[0], part.data, part.mime_type)
-
-
-def _link(part: Any) -> Params:
-    family = (part.mime_type or "").partition("/")[0]
-    return {"type": family if family in MEDIA else "resource", "uri": part.uri}
-
-
-def _encode_embedded(part: Any) -> Params:
-    """The content itself, because a resource block holds only a URI."""
-    family = (part.mime_type or "").partition("/")[0]
-    if part.text is not None:
-        return _text(part)
-    if family not in MEDIA:
-        raise UsageError(f"MCPL has no block that holds {part.mime_type or 'bytes'}", fix="send a Link to it instead")
-    return _data(family, part.data, part.mime_type)
-
-
-def _data(family: str, data: bytes, mime_type: str) -> Params:
-    return {"type": family, "data": b64encode(data).decode("ascii"), "mimeType": mime_type}
-
-
-_ENCODERS: tuple[tuple[type[Part], Callable[[Any], Params]], ...] = (
-    (Text, _text),
-    (Image, _media),
-    (Audio, _media),
-    (Link, _link),
-    (Embedded, _encode_embedded),
-)
 
 # The members that each kind of block may have. The first complete choice counts.
 _MEMBERS: Mapping[str, tuple[tuple[str, ...], ...]] = {

@@ -6,6 +6,8 @@ fails, the host is told and decides; other failures are logged and contribute no
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +29,6 @@ from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
 from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT, OBSERVE, HookFailed
 
 if TYPE_CHECKING:
-    import logging
-
     from defserve.protocols.mcpl.section import Feature
 
 
@@ -50,9 +50,7 @@ class HookSection(LiveSection):
 
     def __init__(self, server: LiveServer) -> None:
         super().__init__(server)
-        self._before: tuple[Hook, ...] = ()
-        self._after: tuple[Hook, ...] = ()
-        self._ended: tuple[Hook, ...] = ()
+        self._hooks: dict[HookMoment, tuple[Hook, ...]] = {"before": (), "after": (), "ended": ()}
 
     # -- declaring ---------------------------------------------------------------------------------------
 
@@ -64,8 +62,7 @@ class HookSection(LiveSection):
         positions = tuple(dict.fromkeys(POSITIONS[name] for name in named)) if named is not None else None
 
         def register(function: Callable[..., Any]) -> None:
-            hook = self._hook(feature_set, function, "before", replace(options, positions=positions))
-            self._before = (*self._before, hook)
+            self._add_hook(feature_set, function, "before", replace(options, positions=positions))
             uses = positions if positions is not None else DEFAULT_POSITIONS
             feature_set.use(*([OBSERVE] if options.observe else []), *(INJECT[position] for position in uses))
 
@@ -79,7 +76,7 @@ class HookSection(LiveSection):
             raise UsageError("fail_open is for blocking hooks", fix="say blocking=True, or leave fail_open out")
 
         def register(function: Callable[..., Any]) -> None:
-            self._after = (*self._after, self._hook(feature_set, function, "after", options))
+            self._add_hook(feature_set, function, "after", options)
             feature_set.required |= required
             feature_set.use(AFTER_USE)
 
@@ -89,32 +86,32 @@ class HookSection(LiveSection):
         """Add a hook that is told when an inference has ended."""
 
         def register(function: Callable[..., Any]) -> None:
-            hook = self._hook(feature_set, function, "ended", HookOptions(timeout=timeout))
-            self._ended = (*self._ended, hook)
+            self._add_hook(feature_set, function, "ended", HookOptions(timeout=timeout))
             feature_set.use("inferenceLifecycle")
 
         return decorator(function, register)
 
-    def _hook(
+    def _add_hook(
         self, feature_set: Feature, function: Callable[..., Any], moment: HookMoment, options: HookOptions
-    ) -> Hook:
-        return Hook(feature_set, function, self.server.find_provider, moment, options)
+    ) -> None:
+        hook = Hook(feature_set, function, self.server.find_provider, moment, options)
+        self._hooks[moment] = (*self._hooks[moment], hook)
 
     def on_feature_set_removed(self, feature_set: Feature) -> None:
-        self._before = _without(self._before, feature_set)
-        self._after = _without(self._after, feature_set)
-        self._ended = _without(self._ended, feature_set)
+        for moment, hooks in self._hooks.items():
+            self._hooks[moment] = tuple(hook for hook in hooks if hook.feature_set is not feature_set)
 
     @property
     def injecting(self) -> tuple[Hook, ...]:
         """The hooks that run before inference."""
-        return self._before
+        return self._hooks["before"]
 
     def capability(self) -> Params:
         """What is advertised to hosts of 0.4; empty if there are no hooks."""
-        before: Params = {"beforeInference": True} if self._before else {}
-        blocking = any(hook.blocking for hook in self._after)
-        return before | ({"afterInference": {"blocking": blocking}} if self._after or self._ended else {})
+        hooks = self._hooks
+        before: Params = {"beforeInference": True} if hooks["before"] else {}
+        blocking = any(hook.blocking for hook in hooks["after"])
+        return before | ({"afterInference": {"blocking": blocking}} if hooks["after"] or hooks["ended"] else {})
 
     def methods(self) -> Mapping[str, Handler]:
         return {"context/beforeInference": self.before, AFTER: self.after}
@@ -126,12 +123,15 @@ class HookSection(LiveSection):
 
     async def before(self, call: Call, params: Params) -> Params:
         """`context/beforeInference`: what all enabled hooks inject. They run at once, each in a call of its own."""
-        import asyncio
 
-        turn, hooks = Turn.from_wire(params), _select_enabled(call, self._before)
+        turn, hooks = Turn.from_wire(params), _select_enabled(call, self._hooks["before"])
         found = await asyncio.gather(*[_injections(hook, call, turn) for hook in hooks])
         # A set that was disabled in the meantime contributes nothing.
-        ran = [(hook, injections) for hook, injections in zip(hooks, found, strict=True) if hook.may_run(call)]
+        ran = [
+            (hook, injections)
+            for hook, injections in zip(hooks, found, strict=True)
+            if hook.feature_set.is_enabled(call)
+        ]
         told = [(hook.feature_set, one) for hook, injections in ran for one in injections]
         if len({feature_set.name for feature_set, _ in told}) > 1:
             for feature_set, injection in told:
@@ -143,11 +143,11 @@ class HookSection(LiveSection):
 
     async def after(self, call: Call, params: Params) -> Params:
         """`context/afterInference` as a request: what the blocking hooks made of the answer."""
-        turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._after)
+        turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._hooks["after"])
         left, rewrites = await _rewritten(call, turn, hooks)
         if not all(hook.blocking for hook in hooks):
             call.engine.spawn(_run_if_room(call.session, _observe(call, left, hooks)))
-        if self._ended:
+        if self._hooks["ended"]:
             call.engine.spawn(self._end(call, params))
         metadata = _merge_metadata(rewrites)
         result = _tag([hook.feature_set for hook, _ in rewrites], _select_enabled(call, hooks))
@@ -162,10 +162,10 @@ class HookSection(LiveSection):
         if (call := call_of_notification(session, AFTER, params)) is None:
             return
         try:
-            turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._after)
+            turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._hooks["after"])
         except InvalidParams:
             return  # a broken notification is never answered
-        if self._ended:
+        if self._hooks["ended"]:
             call.engine.spawn(self._end(call, params))
         await _run_if_room(session, _watch(call, turn, hooks))
 
@@ -182,12 +182,12 @@ class HookSection(LiveSection):
 
     async def _end(self, call: Call, params: Params) -> None:
         """Run the hooks for the end of an inference, the first time that it is told."""
-        if not (hooks := _select_enabled(call, self._ended)):
+        if not (hooks := _select_enabled(call, self._hooks["ended"])):
             return
         try:
             end = InferenceEnd.from_wire(params)
         except InvalidParams as error:
-            _log().warning("%s: %s", call.method, error.message)
+            logging.getLogger("defserve").warning("%s: %s", call.method, error.message)
             return
         if call.session.local(SeenInferences).end(end.inference_id):
             await _run_if_room(call.session, _show(call, end, hooks))
@@ -212,7 +212,9 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
         _cap(injection["content"], limits.injection)
     if undeclared := [one["position"] for one in found if one["position"] not in allowed]:
         # The host was told that this hook does not use the position.
-        _log().warning("%s: left out, because the hook does not declare positions=%s", own.title, undeclared)
+        logging.getLogger("defserve").warning(
+            "%s: left out, because the hook does not declare positions=%s", own.title, undeclared
+        )
     return [one for one in found if one["position"] in allowed]
 
 
@@ -231,17 +233,17 @@ async def _rewritten(
     limits, failed = call.session.composition.limits, list[HookFailed]()
     rewrites: list[tuple[Hook, Rewrite]] = []
     for hook in hooks:
-        if not (hook.blocking and hook.may_run(call)):
+        if not (hook.blocking and hook.feature_set.is_enabled(call)):
             continue
         own = hook.call(call, turn)
         try:
             rewrite = _as_rewrite(await hook.run(own, limits.blocking_hook))
         except Exception as error:
             reason = log_failure(own, error)
-            if not hook.fail_open and hook.may_run(call):
+            if not hook.fail_open and hook.feature_set.is_enabled(call):
                 failed.append(HookFailed(reason, hook.feature_set.name))
             continue
-        if rewrite is not None and hook.may_run(call):
+        if rewrite is not None and hook.feature_set.is_enabled(call):
             rewrites.append((hook, rewrite))
             turn = replace(turn, assistant_message=rewrite.text)
     if failed:
@@ -263,7 +265,6 @@ async def _observe(call: Call, turn: FinishedTurn, hooks: Sequence[Hook]) -> Non
 
 
 async def _show(call: Call, turn: FinishedTurn | InferenceEnd, hooks: Sequence[Hook]) -> None:
-    import asyncio
 
     async def show(hook: Hook) -> None:
         own = hook.call(call, turn)
@@ -272,7 +273,7 @@ async def _show(call: Call, turn: FinishedTurn | InferenceEnd, hooks: Sequence[H
         except Exception as error:
             log_failure(own, error)
 
-    await asyncio.gather(*[show(hook) for hook in hooks if hook.may_run(call)])
+    await asyncio.gather(*[show(hook) for hook in hooks if hook.feature_set.is_enabled(call)])
 
 
 async def _run_if_room(session: Session, work: Coroutine[Any, Any, None]) -> None:
@@ -280,7 +281,7 @@ async def _run_if_room(session: Session, work: Coroutine[Any, Any, None]) -> Non
     observers = session.local(Observers)
     if observers.count >= session.composition.limits.in_flight:
         work.close()
-        _log().warning("%s: skipped, because hooks still look at earlier turns", AFTER)
+        logging.getLogger("defserve").warning("%s: skipped, because hooks still look at earlier turns", AFTER)
         return
     observers.count += 1
     try:
@@ -289,18 +290,8 @@ async def _run_if_room(session: Session, work: Coroutine[Any, Any, None]) -> Non
         observers.count -= 1
 
 
-def _log() -> logging.Logger:
-    import logging
-
-    return logging.getLogger("defserve")
-
-
-def _without(hooks: tuple[Hook, ...], feature_set: Feature) -> tuple[Hook, ...]:
-    return tuple(hook for hook in hooks if hook.feature_set is not feature_set)
-
-
 def _select_enabled(call: Call, hooks: Sequence[Hook]) -> list[Hook]:
-    return [hook for hook in hooks if hook.may_run(call)]
+    return [hook for hook in hooks if hook.feature_set.is_enabled(call)]
 
 
 # -- results ---------------------------------------------------------------------------------------------
@@ -387,7 +378,9 @@ class Hook:
         options: HookOptions,
     ) -> None:
         kinds = TAKES[moment]
-        self.function = Function(function, lambda kind: _turn_of if kind in kinds else find_provider(kind))
+        self.function = Function(
+            function, lambda kind: (lambda call: call.local(HookTurn).turn) if kind in kinds else find_provider(kind)
+        )
         self.feature_set, self.owner = feature_set, feature_set.owner
         self.blocking, self.fail_open, self.timeout = options.blocking, options.fail_open, options.timeout
         self.positions, self.observe = options.positions, options.observe
@@ -404,9 +397,6 @@ class Hook:
     @property
     def name(self) -> str:
         return self.function.signature.name
-
-    def may_run(self, call: Call) -> bool:
-        return self.feature_set.is_enabled(call)
 
     def call(self, call: Call, turn: Turn | InferenceEnd) -> Call:
         """A call of its own, so that the hooks of one request do not affect each other."""
@@ -452,14 +442,8 @@ def log_failure(own: Call, error: Exception) -> str:
     """Log why a hook failed; returns what the host may know of it."""
     if not isinstance(error, TimedOut):
         return mask(own, error)
-    import logging
-
     logging.getLogger("defserve").warning("%s %s", own.title, error.message)
     return error.message
-
-
-def _turn_of(call: Call) -> Turn | InferenceEnd | None:
-    return call.local(HookTurn).turn
 
 
 # -- MCPL 0.5 §10: which inferences of a session have begun and ended. An end counts once.
@@ -469,25 +453,20 @@ REMEMBERED: Final = 1_000
 MAX_ID_LENGTH: Final = 256
 
 
-class SeenInferences:
+class SeenInferences(OrderedDict[str, bool]):
     """The latest inferences of one session: True once they have ended."""
 
-    __slots__ = ("_ended",)
-
-    def __init__(self) -> None:
-        self._ended: OrderedDict[str, bool] = OrderedDict()
-
     def begin(self, id: str) -> None:
-        self._note(id, self._ended.get(id[:MAX_ID_LENGTH], False))
+        self._note(id, self.get(id[:MAX_ID_LENGTH], False))
 
     def end(self, id: str) -> bool:
         """Whether this is the first end of an inference. Its beginning may have been missed."""
-        is_first = not self._ended.get(id[:MAX_ID_LENGTH], False)
+        is_first = not self.get(id[:MAX_ID_LENGTH], False)
         self._note(id, True)
         return is_first
 
     def _note(self, id: str, ended: bool) -> None:
-        self._ended[id[:MAX_ID_LENGTH]] = ended
-        self._ended.move_to_end(id[:MAX_ID_LENGTH])
-        if len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
+        self[id[:MAX_ID_LENGTH]] = ended
+        self.move_to_end(id[:MAX_ID_LENGTH])
+        if len(self) > REMEMBERED:
+            self.popitem(last=False)

@@ -62,7 +62,7 @@ class InferenceSection(LiveSection):
         """`inference/chunk` (§11.4). False for one that belongs to no open request of this process."""
         streams, id = session.peek(OpenStreams), params.get("requestId")
         index, delta = params.get("index"), params.get("delta")
-        known = streams.by_id.get(id) if streams is not None and isinstance(id, int | str) else None
+        known = streams.get(id) if streams is not None and isinstance(id, int | str) else None
         if known is not None and type(index) is int and isinstance(delta, str):
             known.add(index, delta)
         return known is not None
@@ -95,7 +95,7 @@ class InferenceSection(LiveSection):
 
         def register_stream(id: Id) -> None:
             ids.append(id)
-            streams.by_id[id] = chunks
+            streams[id] = chunks
 
         params = request.wire(feature_set.name, stream=_sends_chunks(peer, feature_set))
         asking: Coroutine[Any, Any, Inference] = _ask(peer, feature_set, params, request.timeout, register_stream)
@@ -113,7 +113,7 @@ class InferenceSection(LiveSection):
         finally:
             answer.cancel()
             for id in ids:
-                streams.by_id.pop(id, None)
+                streams.pop(id, None)
 
 
 async def model_info(call: Call, timeout: float) -> ModelInfo:
@@ -348,13 +348,8 @@ class InferenceChunks:
             self._news.clear()
 
 
-class OpenStreams:
+class OpenStreams(dict[Id, InferenceChunks]):
     """The requests of one session whose answers come in chunks, by their ids."""
-
-    __slots__ = ("by_id",)
-
-    def __init__(self) -> None:
-        self.by_id: dict[Id, InferenceChunks] = {}
 
 
 class InferenceStream:

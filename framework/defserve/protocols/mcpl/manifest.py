@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.section import Feature
 
 
-# MCP itself advertises the tools.
-OUTSIDE = "tools"
-
-
 def build_manifest(
     declared: Iterable[Feature],
     hooks: HookSection | None,
@@ -56,7 +52,7 @@ def nest_claims(paths: Iterable[str]) -> Params:
     """Capability paths as nested members; `true` claims everything below a member."""
     claims: Params = {}
     for path in paths:
-        if path != OUTSIDE:
+        if path != "tools":  # MCP itself advertises them
             *above, leaf = path.split(".")
             node = claims
             for name in above:
@@ -253,9 +249,8 @@ def _matchers(value: Any) -> Iterator[str]:
             yield from _matchers(item)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if _is_texts(value):
-        yield from value
+def _texts(value: Any) -> Iterable[str]:
+    return value if _is_texts(value) else ()
 
 
 # -- RFC 8785: the canonical text of a JSON value. The same value has the same bytes in every language.
@@ -324,8 +319,5 @@ def _text(value: Any) -> str:
 
 def _string(value: str) -> str:
     value.encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
-    return f'"{_ESCAPED.sub(_escape, value)}"'
-
-
-def _escape(found: re.Match[str]) -> str:
-    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+    escaped = _ESCAPED.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", value)
+    return f'"{escaped}"'

@@ -209,6 +209,12 @@ def check_declared(feature_set: Feature, verb: str, use: str) -> None:
         )
 
 
+def drop_unread_tags(peer: Peer, wire: Params) -> Params:
+    """An event or message as this host reads it: hosts below 0.5 are not sent tags."""
+    reads_tags = peer.live is not None and peer.live.vocabulary.tags
+    return wire if reads_tags else {member: value for member, value in wire.items() if member != "tags"}
+
+
 def can_reach(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
     """Whether a set reaches a peer in spite of `problem`: directly if there is none, or through the set's inbox."""
     has_inbox = feature_set.inbox is not None and not is_strangers(peer.session)
@@ -329,10 +335,9 @@ def notify_claude(peer: Peer, event: Params) -> None:
     meta = {"event_id": event["eventId"], "feature_set": event["featureSet"], "timestamp": event["timestamp"]}
     origin: Mapping[str, Any] = event.get("origin", {})
     meta |= {name: str(value) for name, value in origin.items() if name.isidentifier() and isinstance(value, str | int)}
-    text = "\n".join(_block_text(block) for block in event["payload"]["content"])
+    text = "\n".join(
+        block["text"] if block["type"] == "text" else f"[{block['type']}: {block.get('uri', block.get('mimeType'))}]"
+        for block in event["payload"]["content"]
+    )
     audience = (peer.identity,) if peer.identity is not None else None
     peer.session.notify(CLAUDE_METHOD, {"content": text, "meta": meta}, audience=audience)
-
-
-def _block_text(block: Mapping[str, Any]) -> str:
-    return block["text"] if block["type"] == "text" else f"[{block['type']}: {block.get('uri', block.get('mimeType'))}]"

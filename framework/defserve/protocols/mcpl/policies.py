@@ -7,7 +7,7 @@ Before the first policy of a host, every set may act with 0.4, and none with 0.5
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 POLICY_KEY = VENDOR + "featureSets"
 EFFECTIVE = "effectiveCapabilities"
 MAX_POLICY_BYTES = 1024 * 1024
-
-
-class ActingSet(Protocol):
-    """The part of a feature set that policies look at. `paths` are the capabilities that it uses, as 0.5 names them."""
-
-    name: str
-
-    @property
-    def paths(self) -> frozenset[str]: ...
 
 
 class FeaturePolicy:
@@ -66,11 +57,11 @@ class FeaturePolicy:
                 return self._decided[pattern]
         return not self.strict
 
-    def allows(self, feature_set: ActingSet) -> bool:
+    def allows(self, feature_set: Feature) -> bool:
         """Whether a set may act."""
         return self.is_enabled(feature_set.name)
 
-    def refusal(self, feature_set: ActingSet) -> FeatureDisabled | None:
+    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
         """Why a set may not act; None if it may."""
         return None if self.is_enabled(feature_set.name) else FeatureDisabled(feature_set.name)
 
@@ -80,7 +71,7 @@ class FeaturePolicy:
 
     def scoping(self, name: str) -> ScopeLists:
         """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
-        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), NO_LISTS)
+        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), ScopeLists())
 
     def update(self, params: Params, *, may_enable: bool = True) -> None:
         """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed.
@@ -120,9 +111,6 @@ class ScopeLists(NamedTuple):
 
     whitelist: Sequence[str] = ()
     blacklist: Sequence[str] = ()
-
-
-NO_LISTS: Final = ScopeLists()
 
 
 def covering(name: str) -> Iterator[str]:
@@ -205,11 +193,11 @@ class GrantPolicy(FeaturePolicy):
         """Whether the host has disabled a set by its name."""
         return any(covers(pattern, name) for pattern in self._disabled)
 
-    def allows(self, feature_set: ActingSet) -> bool:
+    def allows(self, feature_set: Feature) -> bool:
         paths = feature_set.paths
         return self.is_enabled(feature_set.name) and self.granted >= paths and bool(paths or self._is_complete)
 
-    def refusal(self, feature_set: ActingSet) -> FeatureDisabled | None:
+    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
         if self.allows(feature_set):
             return None
         missing = self.missing(feature_set)
@@ -220,7 +208,7 @@ class GrantPolicy(FeaturePolicy):
     def grants(self, path: str) -> bool:
         return path in self.granted
 
-    def missing(self, feature_set: ActingSet) -> list[str]:
+    def missing(self, feature_set: Feature) -> list[str]:
         """What a set uses and the host has not granted."""
         return sorted(feature_set.paths - self.granted)
 
@@ -343,18 +331,13 @@ class LiveTerms:
 UNSPOKEN: Final = ("channels", "inferenceRequest")
 
 
-def read_mcpl_offer(offer: Offer) -> Mapping[str, Any] | None:
-    """What a host offers for MCPL; None if it offers nothing, or a version that we do not speak."""
+def terms_of(offer: Offer, strict: bool) -> LiveTerms | None:
+    """The terms for a host that made this offer; None if it does not speak MCPL, or a version that we do not speak."""
     experimental = offer.capabilities.get("experimental")
     found = experimental.get("mcpl") if is_object(experimental) else None
-    return found if is_object(found) and vocabulary_of(found.get("version")) is not None else None
-
-
-def terms_of(offer: Offer, strict: bool) -> LiveTerms | None:
-    """The terms for a host that made this offer; None if it does not speak MCPL."""
-    found = read_mcpl_offer(offer)
-    vocabulary = vocabulary_of(found.get("version")) if found is not None else None
-    return LiveTerms(found, vocabulary, strict) if found is not None and vocabulary is not None else None
+    if not is_object(found) or (vocabulary := vocabulary_of(found.get("version"))) is None:
+        return None
+    return LiveTerms(found, vocabulary, strict)
 
 
 def get_live_terms(terms: Terms | None) -> LiveTerms | None:

@@ -9,11 +9,11 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import ByteCache
@@ -54,7 +54,9 @@ SOURCE_WAIT_SECONDS = 1.0
 
 # Seconds before an event is sent again. After the last one, the author gets the error.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
-DUPLICATE: Final = "duplicate"
+
+# Seconds before a crashed source is started again; the last value repeats.
+RESTARTS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 PUSH: Final = "push"
 
 
@@ -93,8 +95,8 @@ class PushSection(LiveSection):
 
     def __init__(self, server: LiveServer) -> None:
         super().__init__(server)
-        self.delays = DELAYS
-        self.sources = EventSources(self._push_from_source, self._may_run)
+        self.delays, self.restarts = DELAYS, RESTARTS
+        self._sources: list[EventSource] = []
         self._sending = BackgroundTasks()
 
     # -- the verb ----------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class PushSection(LiveSection):
                 raise
             return _store_in_inbox(feature_set, wire, reader)
         if to is not peers.everyone:
-            return await self._deliver_on_loop(found[0], feature_set, wire)
+            return await peers.on_its_loop(found[0].session, self._deliver(found[0], feature_set, wire))
         receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
         return receipts if feature_set.inbox is None else [*receipts, _store_in_inbox(feature_set, wire, None)]
 
@@ -139,12 +141,9 @@ class PushSection(LiveSection):
 
     async def _outcome(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         try:
-            return await self._deliver_on_loop(peer, feature_set, wire)
+            return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
         except (PeerError, Refused) as error:
             return Receipt(wire["eventId"], False, reason=str(error), session=peer.session)
-
-    async def _deliver_on_loop(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
-        return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
 
     async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
@@ -183,9 +182,7 @@ class PushSection(LiveSection):
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
-        is_repeated = False
-        tagged = peer.live is not None and peer.live.vocabulary.tags
-        told = wire if tagged else {member: value for member, value in wire.items() if member != "tags"}
+        is_repeated, told = False, peers.drop_unread_tags(peer, wire)
         for delay in (*self.delays, None):
             problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
             if problem is not None:
@@ -197,7 +194,7 @@ class PushSection(LiveSection):
                 answer = await peer.request(PUSH_METHOD, told, timeout=peer.session.composition.limits.callback)
                 receipt = Receipt.from_answer(wire["eventId"], answer, peer.session)
                 # A host that calls what we repeated a duplicate has taken it the first time.
-                return replace(receipt, accepted=True) if is_repeated and receipt.reason == DUPLICATE else receipt
+                return replace(receipt, accepted=True) if is_repeated and receipt.reason == "duplicate" else receipt
             except PeerError as error:
                 if delay is None or not _may_succeed_later(error):
                     raise _to_typed_error(error, feature_set) from error
@@ -213,20 +210,16 @@ class PushSection(LiveSection):
             raise UsageError(
                 "a source per server was declared after serving began", fix="declare it where the server is made"
             )
-        self.sources.declared.append(EventSource(feature_set, function, per))
-        self._follow_all()
+        self._sources.append(EventSource(feature_set, function, per))
+        self.server.for_each_session(self.session_changed)
 
     async def _push_from_source(self, feature_set: Feature, found: Any, session: Session | None) -> None:
         event = found if isinstance(found, Event) else Event(found)
         if session is not None:
             await self.push(feature_set, event, session)
-        else:
-            await self._broadcast(feature_set, event_wire(feature_set.name, event), event.to)
-
-    async def _broadcast(self, feature_set: Feature, wire: Params, to: str | None) -> None:
-        """Send to every session of this loop, and wait a moment for those that keep up."""
-        _, prompt = self._send_to_all(feature_set, wire, to)
-        if prompt:
+            return
+        _, prompt = self._send_to_all(feature_set, event_wire(feature_set.name, event), event.to)
+        if prompt:  # a moment for the sessions that keep up
             await asyncio.wait(prompt, timeout=SOURCE_WAIT_SECONDS)
 
     def _send_to_all(
@@ -260,29 +253,78 @@ class PushSection(LiveSection):
             feature_set.inbox.store_event(wire, to)
         return begun, prompt
 
-    def _may_run(self, feature_set: Feature, session: Session) -> bool:
-        return _obstacle(peers.Peer(session), feature_set) is None
-
     def session_changed(self, session: Session) -> None:
-        self.sources.follow(session)
+        """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
+        engine = session.engine
+        if not engine.ready:
+            return
+        if not engine.on_loop():
+            engine.post(lambda: self.session_changed(session))
+            return
+        tasks, peer = session.local(RunningSources), peers.Peer(session)
+        for source in self._sources:
+            is_for_it = source.per == "session" and is_ours(session)
+            wanted = is_for_it and _obstacle(peer, source.feature_set) is None
+            if wanted and source not in tasks:
+                tasks[source] = engine.spawn(self._run_source(source, session))
+            elif not wanted and source in tasks:
+                tasks.pop(source).cancel()
 
     def session_closed(self, session: Session) -> None:
-        self.sources.follow(session)
+        self.session_changed(session)
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         if session.ready:
-            self.sources.follow(session)  # they run in the process that owns it
+            self.session_changed(session)  # its sources run in the process that owns it
 
     def on_feature_set_removed(self, feature_set: Feature) -> None:
-        self._follow_all()
-
-    def _follow_all(self) -> None:
-        for session in self.server.sessions:
-            self.sources.follow(session)
+        self.server.for_each_session(self.session_changed)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
-        """Runs the sources; None if there are none."""
-        return self.sources.lifespan() if self.sources.declared else None
+        """Runs the sources per server; None if there are no sources."""
+        return self._run_server_sources() if self._sources else None
+
+    @asynccontextmanager
+    async def _run_server_sources(self) -> AsyncGenerator[None]:
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._run_source(source, None)) for source in self._sources if source.per == "server"]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async def _run_source(self, source: EventSource, session: Session | None) -> None:
+        # A source belongs to no call, even if this task was started in one.
+        CURRENT.set(None)
+        SOURCE_SESSION.set(session)
+        crashes = 0
+        while True:
+            try:
+                async with aclosing(source.begin(session)) as events:
+                    async for event in events:
+                        crashes = 0
+                        if not await self._send_event(source, event, session):
+                            return
+                return
+            except Exception as error:
+                _log_crash(source, error)
+            await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
+            crashes += 1
+
+    async def _send_event(self, source: EventSource, event: Any, session: Session | None) -> bool:
+        """Send an event. False if the host has left or has disabled the set."""
+        try:
+            await self._push_from_source(source.feature_set, event, session)
+        except (FeatureDisabled, PeerGone):
+            return False
+        except (PeerError, Refused) as error:
+            logging.getLogger("defserve").warning(
+                "an event of %s was not delivered: %s", name_of(source.function), error
+            )
+        return True
 
 
 def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
@@ -310,13 +352,6 @@ def _store_in_inbox(feature_set: Feature, wire: Params, principal: str | None) -
 
 
 # -- MCPL §9: sources of push events. A source runs for each session whose host wants it, or once for everyone.
-
-
-# Seconds before a crashed source is started again; the last value repeats.
-RESTARTS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-
-Push: TypeAlias = Callable[["Feature", Any, Session | None], Awaitable[None]]
-MayRun: TypeAlias = Callable[["Feature", Session], bool]
 
 
 class EventSource:
@@ -348,81 +383,8 @@ class EventSource:
         return self.function(session) if self._takes_session else self.function()
 
 
-class RunningSources:
+class RunningSources(dict[EventSource, Task]):
     """The sources that run for one session."""
-
-    __slots__ = ("tasks",)
-
-    def __init__(self) -> None:
-        self.tasks: dict[EventSource, Task] = {}
-
-
-class EventSources:
-    """Starts and stops sources. `push` sends what they yield; `may_run` tells if a session's host wants a set."""
-
-    def __init__(self, push: Push, may_run: MayRun) -> None:
-        self.declared: list[EventSource] = []
-        self.restarts = RESTARTS
-        self._push, self._may_run = push, may_run
-
-    def follow(self, session: Session) -> None:
-        """Start and stop sources, so that exactly those that the session's host wants now run. From any thread."""
-        engine = session.engine
-        if not engine.ready:
-            return
-        if not engine.on_loop():
-            engine.post(lambda: self.follow(session))
-            return
-        tasks = session.local(RunningSources).tasks
-        for source in self.declared:
-            wanted = source.per == "session" and is_ours(session) and self._may_run(source.feature_set, session)
-            if wanted and source not in tasks:
-                tasks[source] = engine.spawn(self._run(source, session))
-            elif not wanted and source in tasks:
-                tasks.pop(source).cancel()
-
-    @asynccontextmanager
-    async def lifespan(self) -> AsyncGenerator[None]:
-        """Runs the sources per server."""
-        loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._run(source, None)) for source in self.declared if source.per == "server"]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-
-    async def _run(self, source: EventSource, session: Session | None) -> None:
-        # A source belongs to no call, even if this task was started in one.
-        CURRENT.set(None)
-        SOURCE_SESSION.set(session)
-        crashes = 0
-        while True:
-            try:
-                async with aclosing(source.begin(session)) as events:
-                    async for event in events:
-                        crashes = 0
-                        if not await self._send_event(source, event, session):
-                            return
-                return
-            except Exception as error:
-                _log_crash(source, error)
-            await asyncio.sleep(self.restarts[min(crashes, len(self.restarts) - 1)])
-            crashes += 1
-
-    async def _send_event(self, source: EventSource, event: Any, session: Session | None) -> bool:
-        """Send an event. False if the host has left or has disabled the set."""
-        try:
-            await self._push(source.feature_set, event, session)
-        except (FeatureDisabled, PeerGone):
-            return False
-        except (PeerError, Refused) as error:
-            logging.getLogger("defserve").warning(
-                "an event of %s was not delivered: %s", name_of(source.function), error
-            )
-        return True
 
 
 def _log_crash(source: EventSource, error: Exception) -> None:
@@ -442,14 +404,12 @@ EVENTS = 256
 PRINCIPALS = 1_000
 
 
+@dataclass(slots=True, eq=False)
 class PendingEvents:
     """The events for one principal, or for everyone. `lost` is the number of the newest event that was dropped."""
 
-    __slots__ = ("events", "lost")
-
-    def __init__(self, lost: int = 0) -> None:
-        self.events: deque[tuple[int, Params]] = deque()
-        self.lost = lost
+    lost: int = 0
+    events: deque[tuple[int, Params]] = field(default_factory=deque[tuple[int, Params]])
 
     def append_event(self, number: int, event: Params) -> None:
         self.events.append((number, event))
@@ -523,7 +483,12 @@ class EventInbox:
                 mime_type="application/json",
                 inline=True,
             )
-            resource = Resource.of(function, uri, options, find_provider=_the_call)
+            resource = Resource.of(
+                function,
+                uri,
+                options,
+                find_provider=lambda annotation: (lambda call: call) if annotation is Call else None,
+            )
             resource.facets["mcpl"] = binding
             mcp.resources.add(resource)
 
@@ -536,7 +501,3 @@ class EventInbox:
 def _reader(call: Call) -> str | None:
     """Whose events a caller reads besides those for everyone. Nobody can tell strangers at one address apart."""
     return None if is_strangers(call.session) else call.principal
-
-
-def _the_call(annotation: Any) -> Callable[[Any], Any] | None:
-    return (lambda call: call) if annotation is Call else None

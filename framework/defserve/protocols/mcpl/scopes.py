@@ -285,7 +285,5 @@ class Glob:
             states = more
 
 
-@remember_short(1_024)
-def glob(pattern: str) -> Glob:
-    """The automaton of a pattern, cached."""
-    return Glob(pattern)
+glob = remember_short(1_024)(Glob)
+"""The automaton of a pattern, cached."""

@@ -143,8 +143,7 @@ def find_denied(uses: Iterable[str]) -> list[str]:
     ]
 
 
-_VERSION: Final = re.compile(r"0\.(\d+)")
-_DIGITS: Final = 9
+_VERSION: Final = re.compile(r"0\.(\d{1,9})")
 
 
 def vocabulary_of(version: Any) -> Vocabulary | None:
@@ -157,7 +156,7 @@ def vocabulary_of(version: Any) -> Vocabulary | None:
     minor = _VERSION.match(version) if isinstance(version, str) else None
     if minor is None:
         return None
-    return V05 if int(minor[1][:_DIGITS]) >= 5 else V04
+    return V05 if int(minor[1]) >= 5 else V04
 
 
 # -- MCPL appendix A: what a host is told when a feature set, a checkpoint or a channel is not available.

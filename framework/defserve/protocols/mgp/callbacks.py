@@ -6,7 +6,7 @@ call waits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class CallbackSection(Extension):
 
     def notify(self, call: Call, message: str) -> None:
         """Tell a person something that needs no answer. From any thread."""
-        call.notify(REQUEST, _request(call, token_urlsafe(24), "notification", message, []))
+        call.notify(REQUEST, _request(call, token_urlsafe(24), "notification", message, ()))
 
     async def _answer(self, call: Call, question: CallbackQuestion) -> Any:
         if call.settled or call.session.closed:
@@ -152,8 +152,8 @@ def _make_acceptance(is_accepted: bool) -> Params:
     return {"accepted": True}
 
 
-def _request(call: Call, id: str, type: str, message: str, options: list[str]) -> Params:
-    return {"callback_id": id, "request_id": call.id, "type": type, "message": message, "options": options}
+def _request(call: Call, id: str, type: str, message: str, options: Sequence[str]) -> Params:
+    return {"callback_id": id, "request_id": call.id, "type": type, "message": message, "options": list(options)}
 
 
 # -- MGP §13.4: each field of a form as one callback, and reading the answer. No I/O.
@@ -176,13 +176,10 @@ class CallbackQuestion:
     """One field. `type`, `message` and `options` are sent as they are."""
 
     type = "input"
+    options: Sequence[str] = ()
 
     def __init__(self, message: str, field: Params, *, required: bool) -> None:
         self.message, self.field, self.required = message, field, required
-
-    @property
-    def options(self) -> list[str]:
-        return []
 
     def read_response(self, response: Any) -> Any:
         """The field's value; None for one left blank. Raises Declined, Dismissed, or ToolError if it does not fit."""
@@ -223,10 +220,7 @@ class CallbackConfirmation(CallbackQuestion):
     """Yes or no. `cancel` is the offered no, so it answers the question."""
 
     type = "confirmation"
-
-    @property
-    def options(self) -> list[str]:
-        return [CONFIRM, CANCEL]
+    options = (CONFIRM, CANCEL)
 
     def _value(self, response: Any) -> Any:
         self._raise_if_declined(response, DECLINE)
@@ -242,10 +236,7 @@ class CallbackSelection(CallbackQuestion):
         super().__init__(message, field, required=required)
         self._labels = _labels(field)
         self._values = set(self._labels.values())
-
-    @property
-    def options(self) -> list[str]:
-        return list(self._labels)
+        self.options = tuple(self._labels)
 
     def _value(self, response: Any) -> Any:
         if self.field.get("type") == "array":

@@ -190,7 +190,9 @@ def error_response(call: Call, error: BaseException) -> Params | None:
     is_tool = call.method == "tools/call"
     # §7.4: refused code is a result, so that the model which wrote it can correct it.
     if is_tool and code == CODES["code_safety_violation"] and isinstance(error, Rejected):
-        return {"result": call.terms.profile.result(call, _build_code_rejection(call, KINDS[code], error, block))}
+        detail: Params = {"trace_id": trace_id(call), "error_type": error.error_type, "_mgp": block}
+        told = rejection(error.data | {"code": code, "name": KINDS[code].name}, detail) | {"_mgp": block}
+        return {"result": call.terms.profile.result(call, told)}
     # 4000 speaks of the arguments of tools only.
     number = InvalidParams.code if isinstance(error, BadArguments) and not is_tool else code
     found = error.data if isinstance(error, Rejected) else {}
@@ -229,11 +231,6 @@ def _is_repeatable(call: Call) -> bool:
     """Whether calling the tool again is harmless. A call that timed out may have done half of its work."""
     hints: Mapping[str, Any] = getattr(getattr(call.subject, "options", None), "annotations", None) or {}
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
-
-
-def _build_code_rejection(call: Call, kind: ErrorKind, error: Rejected, block: Params) -> Params:
-    detail: Params = {"trace_id": trace_id(call), "error_type": error.error_type, "_mgp": block}
-    return rejection(error.data | {"code": kind.code, "name": kind.name}, detail) | {"_mgp": block}
 
 
 def _error(call: Call, code: int, message: str, data: Params) -> Params:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from secrets import token_urlsafe
@@ -144,7 +145,10 @@ class EventChannel:
                 fix='use words with dots between them: "model.token_usage", "com.example.order_shipped"',
             )
         self.name, self.standard, self._kind = name, standard, kind
-        self.scopes, self.patterns = frozenset(parse_scopes(scopes)), frozenset(_patterns(name))
+        self.scopes, parts = frozenset(parse_scopes(scopes)), name.split(".")
+        prefixes = (".".join(parts[:count]) + ".*" for count in range(1, len(parts)))
+        self.patterns = frozenset((name, "*", *prefixes))
+        """Everything that a peer may write for this channel."""
         self.audiences: list[EventSection] = []
         self._adapter: TypeAdapter[Any] | None = None
 
@@ -182,15 +186,6 @@ class EventChannel:
         return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
 
 
-def _patterns(name: str) -> Iterable[str]:
-    """Everything a peer may write for this channel: its name, `*`, and `prefix.*` for each of its prefixes."""
-    yield name
-    yield "*"
-    parts = name.split(".")
-    for count in range(1, len(parts)):
-        yield ".".join(parts[:count]) + ".*"
-
-
 # -- MGP §13.3: events that wait for a slow reader, and the latest ones for peers that ask. Both are bounded.
 
 
@@ -202,14 +197,12 @@ WAITING = 256
 WAITING_BYTES = 1024 * 1024
 
 
+@dataclass(slots=True, eq=False)
 class EventBuffer:
     """The newest events, up to a number and a size. One is always kept, however large."""
 
-    __slots__ = ("events", "_size")
-
-    def __init__(self) -> None:
-        self.events: deque[tuple[int, MgpEvent]] = deque()
-        self._size = 0
+    events: deque[tuple[int, MgpEvent]] = field(default_factory=deque[tuple[int, MgpEvent]])
+    _size: int = 0
 
     def append(self, number: int, event: MgpEvent) -> None:
         self.events.append((number, event))
@@ -224,16 +217,18 @@ class EventBuffer:
 
 
 class EventSubscription:
-    """What `caller` wants to hear in one session, from severity `least` up.
+    """What `caller` wants to hear in one session, from severity `least` up. `sequence`: the number of the last event.
 
-    Call all but `fits` and `wants` on the session's own loop.
+    Call all but `is_subscribed_to` and `wants` on the session's own loop.
     """
 
-    __slots__ = ("id", "session", "caller", "patterns", "least", "_last", "_sent", "_waiting", "_under_way", "_ended")
+    __slots__ = (
+        "id", "session", "caller", "patterns", "least", "sequence", "_sent", "_waiting", "_under_way", "_ended",
+    )  # fmt: skip
 
     def __init__(self, id: str, session: Session, caller: Principal, patterns: frozenset[str], least: int) -> None:
         self.id, self.session, self.caller, self.patterns, self.least = id, session, caller, patterns, least
-        self._last = self._sent = self._under_way = 0
+        self.sequence = self._sent = self._under_way = 0
         self._waiting, self._ended = EventBuffer(), False
 
     def is_subscribed_to(self, channel: EventChannel) -> bool:
@@ -250,18 +245,13 @@ class EventSubscription:
         """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
         if self._ended or not event.concerns(self.session, self.caller):
             return
-        self._last += 1
-        self._waiting.append(self._last, event)
+        self.sequence += 1
+        self._waiting.append(self.sequence, event)
         self._send()
-
-    @property
-    def sequence(self) -> int:
-        """The number of the last event."""
-        return self._last
 
     def continue_after(self, sequence: int) -> None:
         """Another process has sent events, up to this number."""
-        self._last, self._sent = max(self._last, sequence), max(self._sent, sequence)
+        self.sequence, self._sent = max(self.sequence, sequence), max(self._sent, sequence)
 
     def end(self) -> None:
         self._ended, self._waiting = True, EventBuffer()
@@ -464,7 +454,7 @@ class EventSection(Extension):
         """Send an event to the subscribers that it concerns, in all processes. From any thread."""
         is_shared = self._share(event)
         if not is_shared:
-            self._remember_event(event)
+            self.recent.add_event(event)
         # What is not shared still has its number from the one process that counts for a session.
         told = list(self._subscriptions)
         self._offer(
@@ -480,13 +470,9 @@ class EventSection(Extension):
 
     def deliver_event_locally(self, event: MgpEvent, *, is_own: bool) -> None:
         """A process has shared an event: all remember it, and tell the sessions that only they know."""
-        self._remember_event(event)
+        self.recent.add_event(event)
         if not is_own:
             self._offer(event, [each for each in list(self._subscriptions) if each.session.sharer is None])
-
-    def _remember_event(self, event: MgpEvent) -> None:
-        if event.is_kept:
-            self.recent.add_event(event)
 
     def decode_event(self, value: list[Any], session: Callable[[str], Session | None]) -> MgpEvent | None:
         """The event that another process has written, with whom it is for. None if it concerns nobody here."""
@@ -533,17 +519,17 @@ def _read_least(params: Params) -> int:
     return LOG_LEVELS.index(read_member(wanted, "min_severity", one_of(*LOG_LEVELS), LOG_LEVELS[0], nullable=False))
 
 
+@dataclass(slots=True, eq=False)
 class RecentEvents:
     """The latest events of a server, for peers that cannot be sent any. From any thread."""
 
-    __slots__ = ("_kept", "_lock")
-
-    def __init__(self) -> None:
-        self._kept, self._lock = EventBuffer(), Lock()
+    _kept: EventBuffer = field(default_factory=EventBuffer)
+    _lock: Lock = field(default_factory=Lock)
 
     def add_event(self, event: MgpEvent) -> None:
-        with self._lock:
-            self._kept.append(0, event)
+        if event.is_kept:
+            with self._lock:
+                self._kept.append(0, event)
 
     def after(self, id: str | None) -> tuple[list[MgpEvent], bool]:
         """The events after the one with this id, and whether some may be missing."""

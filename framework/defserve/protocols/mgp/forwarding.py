@@ -31,9 +31,13 @@ def judge(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | No
     meant = named or [texts for texts in found.values() if texts]
     if block is not None and len(meant) > 1 and known_names.isdisjoint(found):
         return
-    for several in meant:
-        for text in several:
-            _judge_text(name, text, block)
+    for text in (text for several in meant for text in several):
+        if block is not None and (name == "sandbox" or name == "readonly"):
+            require_allowed(_in_form(text, name), "Command refused", name)
+        elif block is not None and name == "code_safety":
+            _code(block.get("code_safety")).source(text)
+        else:
+            STANDARD[name][0](text)
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -47,15 +51,6 @@ def texts(value: Any) -> Iterator[str]:
             waiting.extend(one.values())
         elif is_array(one):
             waiting.extend(one)
-
-
-def _judge_text(name: str, text: str, block: Mapping[str, Any] | None) -> None:
-    if block is not None and (name == "sandbox" or name == "readonly"):
-        require_allowed(_in_form(text, name), "Command refused", name)
-    elif block is not None and name == "code_safety":
-        _code(block.get("code_safety")).source(text)
-    else:
-        STANDARD[name][0](text)
 
 
 def _in_form(command: str, mode: ShellMode) -> Verdict:

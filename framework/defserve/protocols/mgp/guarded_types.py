@@ -6,15 +6,17 @@ import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_origin
 
 from defserve.binding.arguments import Arguments, fragment
+from defserve.binding.json_schemas import walk_graph
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
 from defserve.guard.argument_types import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcp.function import Function
+    from defserve.protocols.mcp.items import Item
+    from defserve.protocols.mcp.prompts import Completion
     from defserve.protocols.mcp.tools import Tool
 
 
@@ -26,20 +28,7 @@ _HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 _TEXTS = (str, bytes, bytearray, PurePath)
 
 
-class Guardable(Protocol):
-    """What a function is served as: a tool, a resource, a prompt or a completion."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def where(self) -> str: ...
-
-    @property
-    def function(self) -> Function: ...
-
-
-def find_guards(item: Guardable) -> dict[str, list[Guard]]:
+def find_guards(item: Item[Any] | Completion) -> dict[str, list[Guard]]:
     """The guards in the types of an item's parameters. Raises UsageError for a union that would bypass one.
 
     They are those of pydantic's core schema, which is what judges: it knows generics, aliases, and all that a class may
@@ -59,7 +48,7 @@ def find_guards(item: Guardable) -> dict[str, list[Guard]]:
     return found
 
 
-def _core(item: Guardable, annotation: Any, subject: str) -> Any:
+def _core(item: Item[Any] | Completion, annotation: Any, subject: str) -> Any:
     """The core schema of a parameter. None beside a schema of the author's own, if the type has no JSON form."""
     try:
         return fragment(annotation, where=item.where, subject=subject).described
@@ -111,11 +100,6 @@ def _own_guard(annotation: Any) -> Guard | None:
     return next((GUARDED_TYPES[base]() for base in bases if base in GUARDED_TYPES), None)
 
 
-def _is_guarded(annotation: Any) -> bool:
-    # Nothing seen so far counts: a type that was met before is guarded in each of its places.
-    return any(True for _ in _walk(annotation, {}))
-
-
 def _fields(annotation: Any) -> list[Any]:
     """The types of a model's, dataclass', TypedDict's or NamedTuple's fields."""
     if not isinstance(annotation, type):
@@ -164,10 +148,12 @@ def _strip_guards(given: Any, within: tuple[Any, ...] = ()) -> Any:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _strip_guards(arguments[0], within)
-    if origin is dict or (origin is None and _is_guarded(annotation)):
-        return dict
     if origin is None:
-        return annotation
+        # Nothing seen so far counts: a type that was met before is guarded in each of its places.
+        is_guarded = any(True for _ in _walk(annotation, {}))
+        return dict if is_guarded else annotation
+    if origin is dict:
+        return dict
     return (origin, *(inner if isinstance(inner, str) else _strip_guards(inner, within) for inner in arguments))
 
 
@@ -229,10 +215,10 @@ class UnionCheck:
     """One core schema, and the definitions in it."""
 
     def __init__(self, core: Any) -> None:
-        self._core: Node = core
         self._definitions: dict[str, Node] = {}
         for node in _all_nodes([core]):
             self._definitions |= {one["ref"]: one for one in node.get("definitions", ())}
+        self._nodes = list(_all_nodes([core, *self._definitions.values()]))
         # Pairs that are being compared, or were, and did not bypass.
         self._seen: dict[tuple[int, int], bool] = {}
         self._holding: dict[int, bool] = {}
@@ -242,15 +228,14 @@ class UnionCheck:
     def guards(self) -> list[Any]:
         """The guards in it, each once."""
         found: list[Any] = []
-        for node in _all_nodes([self._core, *self._definitions.values()]):
+        for node in self._nodes:
             if _is_guard(node) and (guard := _get_function(node).__self__) not in found:
                 found.append(guard)
         return found
 
     def find_bypass(self) -> str | None:
         """The name of a type that accepts, in a union, what a guarded type beside it refuses."""
-        roots = [self._core, *self._definitions.values()]
-        for union in (node for node in _all_nodes(roots) if node.get("type") in ("union", "tagged-union")):
+        for union in (node for node in self._nodes if node.get("type") in ("union", "tagged-union")):
             branches = list(_choices(union))
             for guarded in branches:
                 for other in branches if self._holds_guard(guarded) else ():
@@ -260,8 +245,7 @@ class UnionCheck:
 
     def has_late_guard(self) -> bool:
         """Whether a guard is inside an iterator, which would judge while the function runs."""
-        roots = [self._core, *self._definitions.values()]
-        return any(node.get("type") == "generator" and self._holds_guard(node) for node in _all_nodes(roots))
+        return any(node.get("type") == "generator" and self._holds_guard(node) for node in self._nodes)
 
     def _faces(self, guarded: Node, other: Node) -> bool:
         """Whether a text that `guarded` judges can be accepted unjudged by `other`, in JSON that both accept."""
@@ -283,9 +267,7 @@ class UnionCheck:
             return self._takes_any_text(other)
         if _is_anything(other):
             return True
-        if kind in _ARRAYS and beside in (*_ARRAYS, "named-tuple"):
-            return self._arrays_face(guarded, other)
-        if kind == "named-tuple" and beside in _ARRAYS:
+        if (kind in _ARRAYS and beside in (*_ARRAYS, "named-tuple")) or (kind == "named-tuple" and beside in _ARRAYS):
             return self._arrays_face(guarded, other)
         if kind in _MAPPINGS and beside in _MAPPINGS:
             keys = self._faces(_at(guarded, "keys_schema"), _at(other, "keys_schema"))
@@ -330,7 +312,7 @@ class UnionCheck:
                 if not required:
                     continue
                 meeting = [known[name] for name in names if name in known]
-                if not meeting and _forbids(against):
+                if not meeting and _extra_behaviour(against) == "forbid":
                     return False
                 if meeting and not any(self._can_meet(schema, one) for one in meeting):
                     return False
@@ -355,33 +337,23 @@ class UnionCheck:
 
     def _takes_any_text(self, other: Node) -> bool:
         """Whether an unjudged text is accepted anywhere in it."""
-        waiting, seen = [other], set[int]()
-        while waiting:
-            for node in self._plain(waiting.pop()):
-                if id(node) in seen or _is_guard(node):
-                    continue
-                seen.add(id(node))
-                if _takes_text(node):
-                    return True
-                waiting.extend(_bare_items(node))
-                waiting.extend(_inner(node))
-        return False
+
+        def inside(node: Node) -> Iterable[Node]:
+            inner = () if _is_guard(node) else (*_bare_items(node), *_inner(node))
+            return [plain for one in inner for plain in self._plain(one)]
+
+        return any(map(_takes_text, walk_graph(self._plain(other), inside)))
 
     def _holds_guard(self, node: Node) -> bool:
         if id(node) not in self._holding:
-            waiting, seen = [node], set[int]()
-            found = False
-            while waiting and not found:
-                here = waiting.pop()
-                if id(here) in seen:
-                    continue
-                seen.add(id(here))
-                found = _is_guard(here)
-                waiting.extend(_inner(here))
-                if here.get("type") == "definition-ref":
-                    waiting.append(self._definitions.get(here["schema_ref"], _ANYTHING))
-            self._holding[id(node)] = found
+            self._holding[id(node)] = any(map(_is_guard, walk_graph([node], self._inside)))
         return self._holding[id(node)]
+
+    def _inside(self, node: Node) -> Iterator[Node]:
+        """The schemas directly inside one, and the one that it refers to."""
+        yield from _inner(node)
+        if node.get("type") == "definition-ref":
+            yield self._definitions.get(node["schema_ref"], _ANYTHING)
 
     def _plain(self, node: Node) -> list[Node]:
         """What a schema comes to without its wrappers; several for a union."""
@@ -437,14 +409,7 @@ class UnionCheck:
 
 
 def _all_nodes(roots: Iterable[Any]) -> Iterator[Node]:
-    waiting, seen = list(roots), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            waiting.extend(_inner(node))
-            waiting.extend(node.get("definitions", ()))
+    return walk_graph(roots, lambda node: (*_inner(node), *node.get("definitions", ())))
 
 
 def _inner(node: Node) -> Iterator[Node]:
@@ -496,9 +461,6 @@ def _is_instance_type(node: Node, value: Any) -> bool:
         return True
 
 
-_ADDRESSES: Final = "ip_v"
-
-
 def _takes_text(node: Node) -> bool:
     """Whether any text fits, and nothing judges it."""
     kind = node.get("type")
@@ -507,7 +469,7 @@ def _takes_text(node: Node) -> bool:
     if kind == "is-instance":
         return _is_instance_type(node, "")
     if kind in _UNKNOWN and _is_of_pydantic(node):
-        return not str(getattr(node["function"]["function"], "__name__", "")).startswith(_ADDRESSES)
+        return not str(getattr(node["function"]["function"], "__name__", "")).startswith("ip_v")
     return kind in _TEXT_KINDS or _is_anything(node)
 
 
@@ -544,11 +506,10 @@ def _at(node: Node, key: str) -> Node:
 def _bare_items(node: Node) -> Iterator[Node]:
     """What a container holds that does not say it."""
     kind = node.get("type")
-    if kind in _ARRAYS and not node.get("items_schema"):
+    is_bare_array = kind in _ARRAYS and not node.get("items_schema")
+    if is_bare_array or (kind in _MAPPINGS and not node.get("values_schema")):
         yield _ANYTHING
-    if kind in _MAPPINGS and not node.get("values_schema"):
-        yield _ANYTHING
-    if kind in _RECORDS and (extras := _extras(node)) is not None:
+    elif kind in _RECORDS and (extras := _extras(node)) is not None:
         yield extras
 
 
@@ -578,17 +539,16 @@ def _aliases(alias: Any) -> Iterator[str]:
 
 def _extras(record: Node) -> Node | None:
     """What fields that a record does not name may hold; None if they do not reach the function."""
-    config: Any = record.get("config") or {}
-    if (record.get("extra_behavior") or config.get("extra_fields_behavior")) == "allow":
+    if _extra_behaviour(record) == "allow":
         return _at(record, "extras_schema")
-    if is_mapping(record.get("var_kwargs_schema")):
-        return _at(record, "var_kwargs_schema")
-    return None
+    others: Any = record.get("var_kwargs_schema")
+    return others if is_mapping(others) else None
 
 
-def _forbids(record: Node) -> bool:
+def _extra_behaviour(record: Node) -> Any:
+    """What becomes of fields that a record does not name: `allow`, `forbid` or `ignore`, if it says so."""
     config: Any = record.get("config") or {}
-    return (record.get("extra_behavior") or config.get("extra_fields_behavior")) == "forbid"
+    return record.get("extra_behavior") or config.get("extra_fields_behavior")
 
 
 def _name(node: Node) -> str:

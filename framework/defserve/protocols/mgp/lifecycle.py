@@ -6,6 +6,7 @@ timeout.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
@@ -148,28 +149,25 @@ class LifecycleSection(Extension):
 
         Answered at once, whatever else runs: it must reach a server that is stuck.
         """
-        self._check(call)
-        composition = call.session.composition
-        reason, seconds = reason_of(params), _seconds(params, composition)
+        caller, composition = identity(call), call.session.composition
+        if not self._may_stop(caller):
+            self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+            raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
+        reason, limits = reason_of(params), composition.limits
+        milliseconds = read_member(params, "timeout_ms", MILLISECONDS, limits.drain * 1000, nullable=False)
+        seconds = min(milliseconds / 1000, limits.tool_max)
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         if composition.service.phase == "serving":
             self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
         # Calls that are not done in time are ended, so no call can make the drain longer.
         options = [getattr(one.subject, "options", None) for one in pending]
-        longest = max((getattr(each, "timeout", None) or composition.limits.tool for each in options), default=0.0)
+        longest = max((getattr(each, "timeout", None) or limits.tool for each in options), default=0.0)
         return {
             "accepted": True,
             "pending_requests": len(pending),
             "estimated_drain_ms": int(min(longest, seconds) * 1000),
         }
-
-    def _check(self, call: Call) -> None:
-        caller = identity(call)
-        if self._may_stop(caller):
-            return
-        self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
-        raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
 
     def _may_stop(self, caller: Principal) -> bool:
         return is_local(caller) or (self._access is not None and self._access.is_admin(caller))
@@ -186,13 +184,6 @@ def notify_state(session: Session, params: Params) -> None:
 def reason_of(params: Params) -> str:
     """Why a server is asked to end. Raises InvalidParams for a reason that MGP does not know."""
     return read_member(params, "reason", one_of(*REASONS), DEFAULT_REASON, nullable=False)
-
-
-def _seconds(params: Params, composition: Composition) -> float:
-    """How long calls may take to finish, at most as long as the limits allow."""
-    limits = composition.limits
-    milliseconds = read_member(params, "timeout_ms", MILLISECONDS, limits.drain * 1000, nullable=False)
-    return min(milliseconds / 1000, limits.tool_max)
 
 
 # -- MGP §11.3: health. Whether the server answers, its status, and what the author's checks say.
@@ -353,10 +344,12 @@ class HealthCheck:
     def __init__(self, function: Callable[[], Any], name: str, timeout: float, critical: bool) -> None:
         if name == "<lambda>":
             raise UsageError("a health check needs a name", fix='write a def, or @server.health_check(name="…")')
-        if not callable(function) or _wants_arguments(function):
+        try:
+            inspect.signature(function).bind()
+        except TypeError:  # it is not callable, or needs arguments
             raise UsageError(
                 f"health check {name!r} must be a function without parameters", fix="remove its parameters"
-            )
+            ) from None
         if not timeout > 0:
             raise UsageError(f"health check {name!r} cannot have timeout={timeout!r}", fix="give seconds, more than 0")
         self.function, self.name, self.timeout, self.critical = function, name, timeout, critical
@@ -401,16 +394,6 @@ def _problem(result: object) -> str | None:
     if result is None or result is True:
         return None
     return result if isinstance(result, str) else f"it returned {result!r}"[:200]
-
-
-def _wants_arguments(function: Callable[..., Any]) -> bool:
-    from inspect import Parameter, signature
-
-    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    return any(
-        parameter.default is Parameter.empty and parameter.kind not in variable
-        for parameter in signature(function).parameters.values()
-    )
 
 
 def _in_thread_of_its_own(function: Callable[[], Any], name: str) -> asyncio.Future[Any]:

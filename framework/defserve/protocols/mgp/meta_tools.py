@@ -8,27 +8,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.hidden_characters import remove_hidden
-from defserve.binding.explicit_schema import ExplicitArguments
-from defserve.binding.results import PackedResult, Returns
+from defserve.binding.results import PackedResult
 from defserve.core.call import Call
-from defserve.core.extension import Next
+from defserve.core.extension import Handler, Next
 from defserve.core.json_values import as_list, is_array, is_object, read_required
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams, UsageError, did_you_mean
 from defserve.protocols.mcp.app_policy import is_for_views
-from defserve.protocols.mcp.errors import SOURCE_KEY, UnknownTool, read_object, read_optional_object, read_text
-from defserve.protocols.mcp.function import Function
+from defserve.protocols.mcp.errors import UnknownTool, read_object, read_optional_object, read_text
 from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mcp.tools import Tool, ToolOptions, Tools
+from defserve.protocols.mcp.tools import Tool, Tools
+from defserve.protocols.mgp.server_discovery import MethodToolSpec, method_tool
 from defserve.protocols.mgp.terms import CalledAs
 from defserve.protocols.mgp.tool_catalogue import CALL, DISCOVER, EVICT, REQUEST, SESSION, SPELLINGS, ServerCatalogue
 from defserve.protocols.mgp.tool_discovery import (
     MAX_RESULTS,
     REASONS,
-    Levels,
     SearchedList,
     ToolDiscovery,
     remembers,
@@ -47,12 +45,10 @@ class ToolSearch:
     def __init__(
         self, given: Any, tools: Tools, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail], owner: Any
     ) -> None:
-        options = Search.of(given)
         self._tools = tools
-        self.section = ToolDiscovery(options, catalogue, audit)
-        levels = Levels(options, catalogue)
-        self.list = SearchedList(self.section, levels)
-        self.calls = NamedCalls(self.section, levels, tools)
+        self.section = ToolDiscovery(Search.of(given), catalogue, audit)
+        self.list = SearchedList(self.section)
+        self.calls = NamedCalls(self.section, tools)
         for tool in meta_tools(self.section, owner):
             tools.registry.add(tool.name, tool, where=tool.where)
 
@@ -83,14 +79,14 @@ class ToolSearch:
 class NamedCalls:
     """The outermost wrapper of `tools/call`: whatever stands inside sees the tool's own name and arguments."""
 
-    def __init__(self, section: ToolDiscovery, levels: Levels, tools: Tools) -> None:
-        self._section, self._levels, self._tools = section, levels, tools
+    def __init__(self, section: ToolDiscovery, tools: Tools) -> None:
+        self._section, self._tools = section, tools
 
     def __call__(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
         """Not a coroutine of its own: every call of a tool would pay for it."""
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
-        is_learnt = isinstance(name, str) and call.outer is None and not self._levels.never_searched
+        is_learnt = isinstance(name, str) and call.outer is None and not self._section.never_searched
         if is_learnt or not isinstance(name, str) or name in SPELLINGS:
             return self._run_named_call(call, params, following, is_learnt)
         return following(call, params)
@@ -160,8 +156,6 @@ MAX_NAME: Final = 64
 MAX_LINE: Final = 600
 LINE_ENDS: Final = "\r\n\t\v\f\x85\u2028\u2029"
 
-Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
-
 
 def _object(properties: Params, *required: str) -> Params:
     made: Params = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -222,47 +216,28 @@ class MetaTool(Tool):
 
 
 def meta_tools(section: ToolDiscovery, owner: Any) -> list[MetaTool]:
-    """The tools over a section's methods. That of `mgp_tools_call` never runs: see `calling.py`."""
+    """The tools over a section's methods. That of `mgp_tools_call` never runs: see `NamedCalls`."""
 
-    async def session(call: Call, given: Params) -> Params:
-        return section.session(call, given)
-
-    async def evict(call: Call, given: Params) -> Params:
-        return section.evict(call, given)
-
-    async def fail_unreachable(call: Call, given: Params) -> Params:
+    def fail_unreachable(call: Call, given: Params) -> Params:
         raise AssertionError("the name of the tool is replaced before")
 
     return [
         _make_meta_tool(DISCOVER, section.discover, format_matches, owner, changes=False),
         _make_meta_tool(REQUEST, section.request, format_loaded_tools, owner, changes=False),
         _make_meta_tool(CALL, fail_unreachable, str, owner, changes=True),
-        _make_meta_tool(SESSION, session, _session_text, owner, changes=False),
-        _make_meta_tool(EVICT, evict, _format_evicted_tools, owner, changes=False),
+        _make_meta_tool(SESSION, section.session, _session_text, owner, changes=False),
+        _make_meta_tool(EVICT, section.evict, _format_evicted_tools, owner, changes=False),
     ]
 
 
-def _make_meta_tool(name: str, answer: Answer, text: Callable[[Params], str], owner: Any, *, changes: bool) -> MetaTool:
-    async def run(call: Call, **given: Any) -> Any:
-        return await answer(call, given)
-
+def _make_meta_tool(
+    name: str, answer: Handler, text: Callable[[Params], str], owner: Any, *, changes: bool
+) -> MetaTool:
     def pack(value: Any) -> PackedResult:
         return PackedResult(text(value), {key: each for key, each in value.items() if key != "_meta"})
 
-    options = ToolOptions(
-        name=name,
-        description=DESCRIPTIONS[name],
-        schema=SCHEMAS[name],
-        annotations={"destructiveHint": True} if changes else {"readOnlyHint": True},
-        meta={SOURCE_KEY: "kernel"},
-    )
-    arguments = ExplicitArguments.of_our_own(SCHEMAS[name])
-    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=arguments)
-    return MetaTool(name, options, function, Returns(pack), owner)
-
-
-def _itself(call: Call) -> Call:
-    return call
+    spec = MethodToolSpec(DESCRIPTIONS[name], SCHEMAS[name], changes)
+    return method_tool(MetaTool, name, spec, answer, owner, pack)
 
 
 # -- what the model reads ------------------------------------------------------------------------------------

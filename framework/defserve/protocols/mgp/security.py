@@ -362,17 +362,13 @@ def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[G
     if code is None and "code_safety" in security.validators:
         code = Code()
     if code is not None and security.code_safety is None:
-        security = replace(security, code_safety=_code_safety(code))
+        from defserve.guard.code.policy import CodePolicy
+
+        declaration = CodePolicy.of(code.level, code.allow, code.block, code.max_bytes, ()).declaration()
+        # §7.3, as `tools/list` shows it.
+        security = replace(security, code_safety={"level": code.level, "language": "python", **declaration})
     _warn_unguarded(tool, security, found)
     return security
-
-
-def _code_safety(code: Code) -> dict[str, Any]:
-    """§7.3, as `tools/list` shows it."""
-    from defserve.guard.code.policy import CodePolicy
-
-    policy = CodePolicy.of(code.level, code.allow, code.block, code.max_bytes, ())
-    return {"level": code.level, "language": "python", **policy.declaration()}
 
 
 def _warn_unguarded(tool: Tool, security: Security, found: Mapping[str, list[Guard]]) -> None:

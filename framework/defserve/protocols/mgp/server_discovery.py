@@ -6,10 +6,11 @@ bounds what peers send. Who may do what, and how, is up to the `KernelDirectory`
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from defserve.base.hidden_characters import describe_hidden
 from defserve.binding.explicit_schema import ExplicitArguments
@@ -19,7 +20,7 @@ from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
 from defserve.core.shapes import TEXT, Kind, bounded_list_of, distinct_items, narrow, one_of, read_member, valid_value
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.errors import VENDOR, read_optional_object
+from defserve.protocols.mcp.errors import SOURCE_KEY, read_optional_object
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mgp.terms import SECTIONS, VERSION
@@ -95,6 +96,7 @@ class DiscoverySection(Extension):
 # -- The methods as tools, for operators whose clients know only MCP.
 
 
+T = TypeVar("T", bound=Tool)
 Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
 Told: TypeAlias = Callable[[Params], str]
 
@@ -107,7 +109,7 @@ def object_schema(properties: Params, *required: str) -> Params:
     return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(required)}
 
 
-class OperatorToolSpec(NamedTuple):
+class MethodToolSpec(NamedTuple):
     """What a tool does, its input, and whether it changes something."""
 
     description: str
@@ -121,15 +123,15 @@ STATUSES: Final = ("registered", "connecting", "connected", "draining", "restart
 TRANSPORTS: Final = {"stdio": "command", "http": "url", "streamable-http": "url"}
 LEVELS: Final = ("trusted", "standard", "sandboxed", "core", "experimental", "untrusted")
 
-TOOLS: Final[dict[str, OperatorToolSpec]] = {
-    SERVERS: OperatorToolSpec(
+TOOLS: Final[dict[str, MethodToolSpec]] = {
+    SERVERS: MethodToolSpec(
         "List the servers behind this one, their states and their tools.",
         object_schema(
             {"filter": object_schema({"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(STATUSES)}})}
         ),
         False,
     ),
-    REGISTER: OperatorToolSpec(
+    REGISTER: MethodToolSpec(
         "Add a server while this one runs: a command on the operator's list, or an address.",
         object_schema(
             {
@@ -148,7 +150,7 @@ TOOLS: Final[dict[str, OperatorToolSpec]] = {
         ),
         True,
     ),
-    DEREGISTER: OperatorToolSpec(
+    DEREGISTER: MethodToolSpec(
         "End a server that was added so.", object_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
     ),
 }
@@ -169,32 +171,36 @@ def operator_tools(section: DiscoverySection, owner: Any) -> list[OperatorTool]:
     return [operator_tool(name, TOOLS[name], answers[name], owner, _format_servers) for name in TOOLS]
 
 
-def operator_tool(name: str, spec: OperatorToolSpec, answer: Answer, owner: Any, told: Told) -> OperatorTool:
-    """A method as a tool: `answer` gets what the client sent, `told` makes text of its answer."""
+def operator_tool(name: str, spec: MethodToolSpec, answer: Answer, owner: Any, told: Told) -> OperatorTool:
+    """A method for operators as a tool: `told` makes text of its answer."""
+    return method_tool(OperatorTool, name, spec, answer, owner, lambda value: PackedResult(told(value), value))
+
+
+def method_tool(
+    kind: type[T], name: str, spec: MethodToolSpec, answer: Handler, owner: Any, pack: Callable[[Any], PackedResult]
+) -> T:
+    """A method as a tool: `answer` gets what the client sent, `pack` makes a result of its answer."""
 
     async def run(call: Call, **given: Any) -> Any:
-        return await answer(call, given)
+        answered = answer(call, given)
+        return await answered if inspect.isawaitable(answered) else answered
 
     options = ToolOptions(
         name=name,
         description=spec.description,
         schema=spec.schema,
         annotations={"destructiveHint": True} if spec.changes else {"readOnlyHint": True},
-        meta={VENDOR + "source": "kernel"},
+        meta={SOURCE_KEY: "kernel"},
     )
     arguments = ExplicitArguments.of_our_own(spec.schema)
-    function = Function(run, lambda annotation: _itself if annotation is Call else None, schema=arguments)
-    return OperatorTool(name, options, function, Returns(lambda value: PackedResult(told(value), value)), owner)
+    function = Function(run, lambda annotation: (lambda call: call) if annotation is Call else None, schema=arguments)
+    return kind(name, options, function, Returns(pack), owner)
 
 
 def _format_servers(value: Params) -> str:
     lines = [f"{one['id']} {one['status']} {' '.join(one['tools'])}" for one in value.get("servers", ())]
     text = f"{value['id']}: {value['status']}. {value['message']}" if "id" in value else "\n".join(lines)
     return text or "There are no servers."
-
-
-def _itself(call: Call) -> Call:
-    return call
 
 
 MAX_ITEMS: Final = 64

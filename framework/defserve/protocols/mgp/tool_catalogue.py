@@ -19,7 +19,6 @@ from defserve.search.entries import ToolEntry, derive_categories, labels, parame
 
 if TYPE_CHECKING:
     from defserve.core.registry import Registry
-    from defserve.search.entries import Risk
 
 
 DISCOVER_METHOD = "mgp/tools/discover"
@@ -125,6 +124,8 @@ class ServerCatalogue:
         # A tool of another server names that one; one that was declared here names the server it was declared on.
         server_id: str = tool.server_id or getattr(tool.owner, "name", None) or self._server_id
         security = _security(tool)
+        # A tool that declares nothing is not safe, whatever it says of itself.
+        only_says_safe = security["risk_level"] == "safe" and tool_security(tool) is None
         return ToolEntry(
             tool_id=f"{server_id}.{tool.name}",
             server_id=server_id,
@@ -134,7 +135,7 @@ class ServerCatalogue:
             categories=derive_categories(server_id, options.tags),
             keywords=labels(options.keywords),
             parameters=parameters_of(_schema(described)),
-            risk=_risk(tool, security),
+            risk="moderate" if only_says_safe else security["risk_level"],
             permissions=tuple(security["permissions_required"]),
             tokens=tokens_of(len(to_json(described))),
             status=_status(tool),
@@ -164,12 +165,6 @@ def _status(tool: Tool) -> str:
 def _security(tool: Tool) -> dict[str, Any]:
     found = tool_security(tool)
     return found.security.wire() if found is not None else derive_security(tool.options.annotations)
-
-
-def _risk(tool: Tool, security: Mapping[str, Any]) -> Risk:
-    """A tool that declares nothing is not safe, whatever it says of itself."""
-    declared: Risk = security["risk_level"]
-    return "moderate" if declared == "safe" and tool_security(tool) is None else declared
 
 
 # -- The names of the meta-tools, in every spelling that is taken.

@@ -35,6 +35,7 @@ from defserve.errors import InvalidParams, UsageError
 from defserve.protocols.mcp.app_policy import is_for_views
 from defserve.protocols.mcp.errors import VENDOR, read_meta
 from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mgp.server_discovery import STATUSES
 from defserve.protocols.mgp.tool_catalogue import (
     CALL,
     DIGEST_BYTES,
@@ -73,6 +74,7 @@ class ToolDiscovery(Extension):
         self._weights: dict[ToolEntry, dict[str, float]] = {}
         self._indexes: dict[tuple[ToolEntry, ...], ToolIndex] = {}
         self._lock = Lock()
+        self._whole_list_for = UNSEARCHED.union(options.whole_list_for)
 
     # -- methods -----------------------------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class ToolDiscovery(Extension):
                     loaded.waiting.add(hits[0].entry.name)
         limit, added = self.options.budget.cache_limit, 0
         for entry in chosen:
-            if not self.is_pinned(entry.name) and loaded.load(entry.name, entry.tokens, limit):
+            if entry.name not in self.options.pinned and loaded.load(entry.name, entry.tokens, limit):
                 added += entry.tokens if entry.name not in before else 0
         answer: Params = {
             "status": _status(chosen, open_needs),
@@ -187,30 +189,39 @@ class ToolDiscovery(Extension):
 
     # -- for the list and for calls ----------------------------------------------------------------------
 
+    @property
+    def never_searched(self) -> bool:
+        """Whether every list holds every tool, so that nothing has to be loaded. Costs no look at the caller."""
+        level = self.options.level
+        return level == "L0" or (level == "auto" and self.catalogue.tokens <= self.options.budget.max_tokens)
+
+    def list_level(self, call: Call) -> ListLevel:
+        """Which level a caller's list has."""
+        level, offer = self.options.level, call.terms.offer
+        if self.never_searched or (offer is not None and offer.info.get("name") in self._whole_list_for):
+            return "L0"
+        if level != "auto":
+            return level
+        visible = sum(entry.tokens for entry in self.catalogue.visible(call))
+        return "L0" if visible <= self.options.budget.max_tokens else "L3"
+
     def get_loaded_tools(self, call: Call) -> LoadedTools:
         """What this call's conversation has loaded, without tools that are gone."""
         loaded = find_loaded_tools(call, self.catalogue, self.options.budget.cache_limit)
         for name in loaded.waiting.copy():
-            self._load_if_approved(call, loaded, name)
+            entry = self.catalogue.by_name(name)
+            if entry is None or not self.catalogue.missing(call, entry):  # it is gone, or approved by now
+                loaded.waiting.discard(name)
+                self.mark_used(loaded, name)
         if loaded:
             loaded.retain_known(lambda name: self.catalogue.by_name(name) is not None)
         return loaded
 
-    def _load_if_approved(self, call: Call, loaded: LoadedTools, name: str) -> None:
-        entry = self.catalogue.by_name(name)
-        if entry is None or not self.catalogue.missing(call, entry):
-            loaded.waiting.discard(name)
-            if entry is not None:
-                self.mark_used(loaded, name)
-
     def mark_used(self, loaded: LoadedTools, name: str) -> None:
         """A tool was called: it is loaded, or moves to the end of those that leave next."""
         entry = self.catalogue.by_name(name)
-        if entry is not None and not self.is_pinned(name):
+        if entry is not None and name not in self.options.pinned:
             loaded.load(name, entry.tokens, self.options.budget.cache_limit)
-
-    def is_pinned(self, name: str) -> bool:
-        return name in self.options.pinned
 
     def warm_up(self) -> None:
         """Begin to load what search by meaning needs."""
@@ -237,7 +248,7 @@ class ToolDiscovery(Extension):
         used = frozenset(loaded.names)
 
         def preference(entry: ToolEntry) -> int:
-            return 0 if self.is_pinned(entry.name) else 1 if entry.name in used else 2
+            return 0 if entry.name in self.options.pinned else 1 if entry.name in used else 2
 
         def search() -> Found:
             return self._index(tuple(visible)).search(query, strategy, wanted, preference)
@@ -305,11 +316,6 @@ def _with_meta(answer: Params, more: Params) -> Params:
 MAX_RESULTS, DEFAULT_RESULTS = 20, 5
 MAX_NAMES, MAX_NAME_LENGTH = 64, 200
 REASONS = ("capability_gap", "performance", "preference")
-STATUSES = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_RESULTS
 
 
 def _is_name(value: Any) -> bool:
@@ -340,7 +346,10 @@ class ToolQuery(Shape):
     wanted: EntryFilter = member("filter", Kind("an object", _read_filter), default=EntryFilter())
     strategy: Strategy = member("strategy", one_of(*STRATEGIES))
     most: int = member(
-        "max_results", valid_value(f"1 to {MAX_RESULTS}", _is_count), default=DEFAULT_RESULTS, nullable=False
+        "max_results",
+        valid_value(f"1 to {MAX_RESULTS}", lambda value: type(value) is int and 1 <= value <= MAX_RESULTS),
+        default=DEFAULT_RESULTS,
+        nullable=False,
     )
 
     def check_members(self) -> None:
@@ -391,19 +400,12 @@ class ToolRequest(Shape):
 HANDLE_KEY = VENDOR + "tools"
 FORMAT = b"\x01"
 MAX_TOOLS_IN_HANDLE = 64
-LIST_CHANGED = "notifications/tools/list_changed"
 
 
 class LastList:
     """The level of the list that a session saw last; empty if it saw none."""
 
     level = ""
-
-
-def note_level(call: Call, level: str) -> None:
-    """Note which level a list has. Without a session nobody is told of changes, so nothing is noted."""
-    if not dialect_of(call).stateless:
-        call.session.local(LastList).level = level
 
 
 def remembers(call: Call) -> bool:
@@ -431,7 +433,7 @@ def report_loaded(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Pa
         names = loaded.names[-MAX_TOOLS_IN_HANDLE:]
         return {HANDLE_KEY: json_values.encode_base64url(FORMAT + b"".join(map(digest, names)))}
     if call.session.ready and call.session.local(LastList).level == "L3" and before != frozenset(loaded.names):
-        call.session.notify(LIST_CHANGED, {}, audience=())
+        call.session.notify("notifications/tools/list_changed", {}, audience=())
     return {}
 
 
@@ -465,34 +467,10 @@ MAX_CATEGORIES = 200
 UNSEARCHED = frozenset({"rest", "defserve tooling"})
 
 
-class Levels:
-    """Which level a caller's list has."""
-
-    def __init__(self, options: Search, catalogue: ServerCatalogue) -> None:
-        self._options, self._catalogue = options, catalogue
-        self._whole = UNSEARCHED.union(options.whole_list_for)
-
-    @property
-    def never_searched(self) -> bool:
-        """Whether every list holds every tool, so that nothing has to be loaded. Costs no look at the caller."""
-        level = self._options.level
-        return level == "L0" or (level == "auto" and self._catalogue.tokens <= self._options.budget.max_tokens)
-
-    def of(self, call: Call) -> ListLevel:
-        level, offer = self._options.level, call.terms.offer
-        if self.never_searched or (offer is not None and offer.info.get("name") in self._whole):
-            return "L0"
-        if level != "auto":
-            return level
-        visible = sum(entry.tokens for entry in self._catalogue.visible(call))
-        return "L0" if visible <= self._options.budget.max_tokens else "L3"
-
-
 class ShownTools:
     """What one `tools/list` shows: names, or None for every tool but the meta-tools."""
 
-    def __init__(self) -> None:
-        self.names: frozenset[str] | None = None
+    names: frozenset[str] | None = None
 
 
 class SearchedList(Extension):
@@ -500,9 +478,8 @@ class SearchedList(Extension):
 
     name = "tool_discovery"
 
-    def __init__(self, section: ToolDiscovery, levels: Levels) -> None:
-        self._section, self._levels = section, levels
-        self._said = False
+    def __init__(self, section: ToolDiscovery) -> None:
+        self._section, self._said = section, False
 
     def on_item_declared(self, item: Any) -> None:
         if item.kind == "tool" and item.name in SPELLINGS and not item.protects_itself:
@@ -523,18 +500,19 @@ class SearchedList(Extension):
         """The names that are shown. Called before `visible`, for every list."""
         if call.method != LIST:
             return None
-        section, level = self._section, self._levels.of(call)
-        note_level(call, level)
+        section, level = self._section, self._section.list_level(call)
+        if not dialect_of(call).stateless:  # without a session nobody is told of changes
+            call.session.local(LastList).level = level
         if level == "L0":
             return None
-        if level == "L3":
-            self._say_once()
         section.warm_up()
         shown = ALWAYS.union(section.options.pinned, section.always)
         if level == "L3":
+            self._say_once()
             shown = shown.union(SPELLINGS.values(), section.get_loaded_tools(call).names)
         call.local(ShownTools).names = shown
-        return shown, self._categories(call) if level == "L1" else ()
+        visible = section.catalogue.visible(call) if level == "L1" else ()
+        return shown, tuple(sorted({name for entry in visible for name in entry.categories})[:MAX_CATEGORIES])
 
     def describe(self, item: Any, view: Any) -> Params:
         """At level L1 the search lists the categories that there are."""
@@ -556,7 +534,3 @@ class SearchedList(Extension):
             catalogue.tokens,
             options.budget.max_tokens,
         )
-
-    def _categories(self, call: Call) -> tuple[str, ...]:
-        visible = self._section.catalogue.visible(call)
-        return tuple(sorted({name for entry in visible for name in entry.categories})[:MAX_CATEGORIES])

@@ -84,7 +84,7 @@ def server() -> Server:
 def reminders(server: Server) -> Any:
     made = server.feature_set(SET, "Surface reminders")
     server.mcpl.push.delays = (0.0, 0.0)
-    server.mcpl.push.sources.restarts = (0.0,)
+    server.mcpl.push.restarts = (0.0,)
     return made
 
 

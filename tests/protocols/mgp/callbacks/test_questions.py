@@ -32,7 +32,7 @@ LABELLED = {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"cons
 
 @pytest.mark.req("MGP-13.4t")
 def test_every_field_has_the_callback_that_suits_it_and_says_which_it_is():
-    asked = [(q.type, q.message, q.options) for _, q in callback_questions("Check in", Form.of(Guest))]
+    asked = [(q.type, q.message, list(q.options)) for _, q in callback_questions("Check in", Form.of(Guest))]
     assert asked == [
         ("input", "Check in\nname: As on the passport", []),
         ("input", "Check in\nnights", []),
@@ -78,7 +78,7 @@ def test_an_empty_text_is_a_text_where_one_is_wanted():
 
 @for_each_row("said", ["Large", "l"])
 def test_a_choice_is_made_by_label_or_by_value(said: str):
-    assert only(LABELLED).options == ["Small", "Large"]
+    assert list(only(LABELLED).options) == ["Small", "Large"]
     assert only(LABELLED).read_response(said) == "l"
 
 
@@ -89,7 +89,7 @@ def test_a_choice_is_read_as_the_option_that_was_shown():
 
 def test_labels_that_do_not_tell_choices_apart_are_not_shown():
     twins = {"type": "string", "enum": ["a", "b"], "enumNames": ["same", "same"]}
-    assert only(twins).options == ["a", "b"]
+    assert list(only(twins).options) == ["a", "b"]
 
 
 def test_an_option_called_cancel_can_be_chosen():
@@ -104,7 +104,7 @@ def test_what_was_not_offered_is_not_chosen(said: Any):
 
 def test_several_choices_come_as_a_list_or_alone():
     several = only({"type": "array", "items": {"anyOf": [{"const": "t", "title": "Tea"}, {"const": "b"}]}})
-    assert several.options == ["Tea", "b"]
+    assert list(several.options) == ["Tea", "b"]
     assert several.read_response(["Tea", "b"]) == ["t", "b"]
     assert several.read_response("t") == ["t"]
     with pytest.raises(ToolError):

@@ -5,7 +5,9 @@ A channel that the author adds is shared by all hosts. One that a host opens bel
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from defserve.binding.signature import name_of, where
@@ -35,8 +37,6 @@ from defserve.protocols.mcpl.section import decorator
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, UnknownChannel
 
 if TYPE_CHECKING:
-    import logging
-
     from defserve.protocols.mcpl.section import Feature, LiveServer
 
 
@@ -207,21 +207,19 @@ class HeldChannel(NamedTuple):
         return {**described, "capabilities": capabilities} if capabilities else described
 
 
+@dataclass(slots=True, eq=False)
 class SessionChannels:
     """The channels of one host: those it opened, the shared ones it closed, what it was told, and what it refused.
 
     `closing` are those it opened whose author's function is closing them now.
     """
 
-    __slots__ = ("opened", "closing", "closed", "told", "registered", "refused")
-
-    def __init__(self) -> None:
-        self.opened: dict[str, HeldChannel] = {}
-        self.closing: dict[str, HeldChannel] = {}
-        self.closed: set[str] = set()
-        self.told: dict[str, Params] = {}
-        self.registered = False
-        self.refused: set[str] = set()
+    opened: dict[str, HeldChannel] = field(default_factory=dict[str, HeldChannel])
+    closing: dict[str, HeldChannel] = field(default_factory=dict[str, HeldChannel])
+    closed: set[str] = field(default_factory=set[str])
+    told: dict[str, Params] = field(default_factory=dict[str, Params])
+    registered: bool = False
+    refused: set[str] = field(default_factory=set[str])
 
     def note(self, held: HeldChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""
@@ -235,10 +233,6 @@ class SessionChannels:
         found |= {f"{OPENED}{id}": [held.kind.type, held.channel.to_json_value()] for id, held in self.opened.items()}
         found |= {f"{CLOSED}{id}": True for id in self.closed}
         return found | {f"{REFUSED}{id}": True for id in self.refused}
-
-    def find_opened_channel(self, kind: ChannelKind, address: object) -> HeldChannel | None:
-        """The channel that this host opened with an address, in the form of the wire."""
-        return _at(self.opened.values(), kind, address)
 
     def judge(self, ids: Iterable[str], answer: Any, *, strictly: bool) -> bool:
         """Note which channels the host refuses, by its answer. False if the answer says nothing about them.
@@ -322,10 +316,6 @@ class ChannelDirectory:
             return view.opened[id]
         return self.shared.get(id) if view is None or even_closed or id not in view.closed else None
 
-    def find_shared_channel(self, kind: ChannelKind, address: object) -> HeldChannel | None:
-        """The shared channel with an address, in the form of the wire."""
-        return _at(self.shared, kind, address)
-
     def describe_channels(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
         """The descriptors of the channels that a host has and has enabled, by id."""
         closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, HeldChannel]())
@@ -377,7 +367,8 @@ class ChannelDirectory:
                 )
 
 
-def _at(channels: Iterable[HeldChannel], kind: ChannelKind, address: object) -> HeldChannel | None:
+def find_at_address(channels: Iterable[HeldChannel], kind: ChannelKind, address: object) -> HeldChannel | None:
+    """The channel of a type with an address, which is in the form of the wire."""
     if address is None:
         return None
     return next((held for held in channels if held.kind is kind and held.wire().get("address") == address), None)
@@ -407,17 +398,11 @@ async def _announce_channels(session: Session, live: LiveTerms, method: str, par
         if method == CHANGED and error.code == MethodNotFound.code:
             session.notify(CHANGED, params)
         else:  # the host can still ask with channels/list
-            _log().warning("%s: %s", method, error)
+            logging.getLogger("defserve").warning("%s: %s", method, error)
         return
     strictly = live.vocabulary.verdicts
     if not session.local(SessionChannels).judge([one["id"] for one in told], answer, strictly=strictly) and strictly:
-        _log().warning("%s: the host does not say which channels it accepts", method)
-
-
-def _log() -> logging.Logger:
-    import logging
-
-    return logging.getLogger("defserve")
+        logging.getLogger("defserve").warning("%s: the host does not say which channels it accepts", method)
 
 
 def _registers(live: LiveTerms) -> bool:
@@ -430,7 +415,6 @@ def _registers(live: LiveTerms) -> bool:
 # -- MCPL §14.3: `channels/incoming`. Messages go to the hosts that have their channels, in order and in batches.
 
 
-INCOMING_METHOD = "channels/incoming"
 BATCH = 100
 
 
@@ -516,10 +500,8 @@ class MessageDelivery:
                 raise problem
         if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
             limit = peer.session.composition.limits.callback
-            told = (
-                wires if peer.live is not None and peer.live.vocabulary.tags else [_drop_tags(wire) for wire in wires]
-            )
-            answer = await peer.try_request("channels.incoming", INCOMING_METHOD, {"messages": told}, timeout=limit)
+            told = [peers.drop_unread_tags(peer, wire) for wire in wires]
+            answer = await peer.try_request("channels.incoming", "channels/incoming", {"messages": told}, timeout=limit)
             return receipts(wires, answer, peer.session)
         for wire in wires:
             peers.notify_claude(peer, _as_event(self.kind, wire))
@@ -552,10 +534,6 @@ def _as_event(kind: ChannelKind, wire: Params) -> Params:
         "origin": origin | ({"thread_id": wire["threadId"]} if "threadId" in wire else {}),
         "payload": {"content": wire["content"]},
     }
-
-
-def _drop_tags(wire: Params) -> Params:
-    return {member: value for member, value in wire.items() if member != "tags"}
 
 
 def _check_message(message: object) -> Message:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, wraps
+from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -153,7 +154,7 @@ class Message:
     channel: Channel | str
     content: Sendable
     author: Author | str
-    id: str = field(default_factory=lambda: _new_id())
+    id: str = field(default_factory=lambda: f"msg_{token_hex(12)}")
     thread: str | None = None
     timestamp: datetime | str | None = None
     metadata: Mapping[str, Any] | None = None
@@ -165,7 +166,12 @@ class Message:
         if not isinstance(self.author, Author):
             _need_text("Message", author=self.author)
         _need_text("Message", id=self.id, thread="" if self.thread is None else self.thread)
-        _need_instant(self.timestamp)
+        when: Any = self.timestamp
+        if when is not None and not isinstance(when, datetime | str):
+            raise UsageError(
+                f"Message(timestamp={when!r:.80}) is not possible: it is a datetime, or text in ISO 8601",
+                fix="for seconds since 1970: datetime.fromtimestamp(seconds, UTC)",
+            )
 
     def to_json_value(self) -> list[Any]:
         """The message as JSON, for another process: its channel, and the rest as on the wire."""
@@ -260,20 +266,6 @@ def _need_text(kind: str, **given: object) -> None:
             )
 
 
-def _need_instant(when: object) -> None:
-    if when is not None and not isinstance(when, datetime | str):
-        raise UsageError(
-            f"Message(timestamp={when!r:.80}) is not possible: it is a datetime, or text in ISO 8601",
-            fix="for seconds since 1970: datetime.fromtimestamp(seconds, UTC)",
-        )
-
-
-def _new_id() -> str:
-    import secrets
-
-    return f"msg_{secrets.token_hex(12)}"
-
-
 # -- Channels of one type as the other files here see them: their set, their functions, and who may use them.
 
 
@@ -364,15 +356,13 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class BlockingOpen:
     """What a blocking `open` returns in its thread, which nobody can stop. Given up, it goes to `orphaned` instead."""
 
-    __slots__ = ("_lock", "_opened", "_orphaned")
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._opened: Any = None
-        self._orphaned: Callable[[Any], None] | None = None
+    _lock: Lock = field(default_factory=Lock)
+    _opened: Any = None
+    _orphaned: Callable[[Any], None] | None = None
 
     def on_returned(self, opened: Any) -> None:
         with self._lock:

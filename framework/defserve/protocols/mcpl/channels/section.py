@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +32,7 @@ from defserve.protocols.mcpl.channels.directory import (
     MessageDelivery,
     SessionChannels,
     channels_of,
+    find_at_address,
 )
 from defserve.protocols.mcpl.channels.messages import (
     MAX_CHANNELS,
@@ -101,12 +103,14 @@ class ChannelSection(LiveSection):
         }
 
     def notifications(self) -> Mapping[str, Listener]:
+        typing = partial(_run_unanswered, "channels/typing", self.show_typing)
+        chunk, complete = "channels/outgoing/chunk", "channels/outgoing/complete"
         return {
-            "channels/publish": self.on_publish_notification,
-            "channels/typing": self.typing,
-            "notifications/typing": self.typing,
-            "channels/outgoing/chunk": self.outgoing_chunk,
-            "channels/outgoing/complete": self.outgoing,
+            "channels/publish": partial(_run_unanswered, "channels/publish", self.publish),
+            "channels/typing": typing,
+            "notifications/typing": typing,
+            chunk: partial(_run_unanswered, chunk, partial(self._run_observers, "observe_chunks")),
+            complete: partial(_run_unanswered, complete, partial(self._run_observers, "observe")),
         }
 
     def session_changed(self, session: Session) -> None:
@@ -233,7 +237,8 @@ class ChannelSection(LiveSection):
             raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
         kind.feature_set.require(call)
         address = params.get("address")
-        there = self.directory.find_shared_channel(kind, address) or (view and view.find_opened_channel(kind, address))
+        there = find_at_address(self.directory.shared, kind, address)
+        there = there or (view and find_at_address(view.opened.values(), kind, address))
         if there and id in (None, there.channel.id):
             return self._usable(call, there.channel.id, even_closed=True), False
         if view is None:
@@ -355,22 +360,15 @@ class ChannelSection(LiveSection):
     # -- publishing --------------------------------------------------------------------------------------
 
     async def publish(self, call: Call, params: Params) -> Params:
-        """`channels/publish` as a request. The answer comes after the author's function has delivered the message."""
+        """`channels/publish`. The answer comes after the author's function has delivered the message."""
         id = read_text(params, "channelId")
         async with call.session.local(ChannelQueues).turn(("publish", id)):
-            return await self._publish(call, id, params)
-
-    async def on_publish_notification(self, session: Session, params: Params) -> None:
-        """`channels/publish` as a notification. Failures are in the log."""
-        await _run_unanswered(session, "channels/publish", params, self.publish)
-
-    async def _publish(self, call: Call, id: str, params: Params) -> Params:
-        held = self._usable(call, id)
-        function = held.kind.functions.get("publish")
-        if function is None or held.channel.direction == "inbound":
-            raise ChannelNotPermitted(id)
-        values = _content(held.channel, params) | {"stream": params.get("stream") is True}
-        outcome = await function.run(call, held.kind, values)
+            held = self._usable(call, id)
+            function = held.kind.functions.get("publish")
+            if function is None or held.channel.direction == "inbound":
+                raise ChannelNotPermitted(id)
+            values = _content(held.channel, params) | {"stream": params.get("stream") is True}
+            outcome = await function.run(call, held.kind, values)
         if outcome is None or isinstance(outcome, bool):
             return Delivery(outcome is not False).wire()
         if isinstance(outcome, str | int):
@@ -385,31 +383,37 @@ class ChannelSection(LiveSection):
     # -- reacting ----------------------------------------------------------------------------------------
 
     async def acknowledge(self, call: Call, params: Params) -> Params:
-        """`channels/acknowledge`: mark a message."""
-        return await acknowledge(call, self._usable(call, read_text(params, "channelId")), params)
+        """`channels/acknowledge`: mark a message. Answers what became of it."""
+        held = self._usable(call, read_text(params, "channelId"))
+        values: dict[str, Any] = {
+            "channel": held.channel,
+            "message_id": read_text(params, "messageId"),
+            "intent": read_text(params, "intent"),
+            "value": params.get("value"),
+        }
+        if (function := held.kind.functions.get("acknowledge")) is None:
+            return Acknowledgement(False, reason=f"{held.kind.name} have no acknowledgements").wire()
+        try:
+            outcome = await function.run(call, held.kind, values)
+        except (ToolError, Refused, PeerError) as error:
+            return Acknowledgement(False, reason=error.message).wire()
+        return Acknowledgement(outcome is not False, outcome if isinstance(outcome, str) else None).wire()
 
-    async def typing(self, session: Session, params: Params) -> None:
-        """`channels/typing`: the model writes, or has stopped."""
-        await _run_unanswered(session, "channels/typing", params, self._handle_typing)
-
-    async def _handle_typing(self, call: Call, params: Params) -> None:
+    async def show_typing(self, call: Call, params: Params) -> None:
+        """`channels/typing`: tell the author's function that the model writes, or has stopped. Raises InvalidParams."""
         id = read_text(params, "channelId")
         async with call.session.local(ChannelQueues).turn(("typing", id)):
-            await show_typing(call, self._usable(call, id), params)
+            held = self._usable(call, id)
+            op = read_member(params, "op", one_of("start", "stop"), "start", nullable=False)
+            metadata = read_member(params, "metadata", OBJECT, None, lenient=True) or {}
+            if (function := held.kind.functions.get("typing")) is not None:
+                values = {"channel": held.channel, "active": op == "start", "metadata": metadata}
+                await function.run(call, held.kind, values)
 
     # -- observing ---------------------------------------------------------------------------------------
 
-    async def outgoing(self, session: Session, params: Params) -> None:
-        """`channels/outgoing/complete`."""
-        await _run_unanswered(session, "channels/outgoing/complete", params, partial(self._run_observers, "observe"))
-
-    async def outgoing_chunk(self, session: Session, params: Params) -> None:
-        """`channels/outgoing/chunk`."""
-        await _run_unanswered(
-            session, "channels/outgoing/chunk", params, partial(self._run_observers, "observe_chunks")
-        )
-
     async def _run_observers(self, verb: str, call: Call, params: Params) -> None:
+        """`channels/outgoing/chunk` and `channels/outgoing/complete`."""
         id, read = read_text(params, "channelId"), _content if verb == "observe" else _chunk
         async with call.session.local(ChannelQueues).turn(("observe", id)):
             for kind, channel in self._observers(call, verb, id):
@@ -446,12 +450,12 @@ def _about(params: Params) -> dict[str, Any]:
 
 
 async def _run_unanswered(
-    session: Session, method: str, params: Params, work: Callable[[Call, Params], Awaitable[object]]
+    method: str, work: Callable[[Call, Params], Awaitable[object]], session: Session, params: Params
 ) -> None:
-    """Serve a notification. It is dropped if too many of this host wait already."""
+    """Serve a notification. It is dropped if too many of this host wait already. Failures are in the log."""
     if (call := call_of_notification(session, method, params)) is None:
         return
-    if session.local(ChannelQueues).full:
+    if session.local(ChannelQueues).waiting >= MAX_WAITING:
         logging.getLogger("defserve").warning("%s: dropped, because too many wait already", method)
         return
     try:
@@ -467,7 +471,7 @@ def _log_failure(call: Call, error: Exception) -> None:
         mask(call, error)
 
 
-# -- MCPL 0.5 §14: what hosts do with the messages of a channel: read its history, acknowledge one, show typing.
+# -- MCPL 0.5 §14: the history of a channel.
 #
 # The shapes are those of the hosts in use; the draft only names the capabilities.
 
@@ -503,31 +507,6 @@ async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
     )
 
 
-async def acknowledge(call: Call, held: HeldChannel, params: Params) -> Params:
-    """What became of an acknowledgement."""
-    values: dict[str, Any] = {
-        "channel": held.channel,
-        "message_id": read_text(params, "messageId"),
-        "intent": read_text(params, "intent"),
-        "value": params.get("value"),
-    }
-    if (function := held.kind.functions.get("acknowledge")) is None:
-        return Acknowledgement(False, reason=f"{held.kind.name} have no acknowledgements").wire()
-    try:
-        outcome = await function.run(call, held.kind, values)
-    except (ToolError, Refused, PeerError) as error:
-        return Acknowledgement(False, reason=error.message).wire()
-    return Acknowledgement(outcome is not False, outcome if isinstance(outcome, str) else None).wire()
-
-
-async def show_typing(call: Call, held: HeldChannel, params: Params) -> None:
-    """Tell the author's function that the model writes, or has stopped. Raises InvalidParams."""
-    op = read_member(params, "op", one_of("start", "stop"), "start", nullable=False)
-    if (function := held.kind.functions.get("typing")) is not None:
-        metadata = read_member(params, "metadata", OBJECT, None, lenient=True) or {}
-        await function.run(call, held.kind, {"channel": held.channel, "active": op == "start", "metadata": metadata})
-
-
 def _require_message(message: object) -> Message:
     if not isinstance(message, Message):
         raise TypeError(f"a history has {message!r:.80}, not a Message")
@@ -541,22 +520,16 @@ def _require_message(message: object) -> Message:
 MAX_WAITING = 1_000
 
 
+@dataclass(slots=True, eq=False)
 class ChannelQueues:
     """The queues of one session."""
 
-    __slots__ = ("waiting", "_tails")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self._tails: dict[Hashable, asyncio.Future[None]] = {}
+    waiting: int = 0
+    _tails: dict[Hashable, asyncio.Future[None]] = field(default_factory=dict[Hashable, asyncio.Future[None]])
 
     def __len__(self) -> int:
         """How many queues have work."""
         return len(self._tails)
-
-    @property
-    def full(self) -> bool:
-        return self.waiting >= MAX_WAITING
 
     @asynccontextmanager
     async def turn(self, queue: Hashable) -> AsyncGenerator[None]:

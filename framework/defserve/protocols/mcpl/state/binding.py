@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from defserve.binding.injection import Dependency
@@ -40,13 +41,11 @@ class WorkingState:
     value: Any = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class StateProvider:
     """Gives a function the value that its call holds."""
 
-    __slots__ = ("states",)
-
-    def __init__(self, states: States[Any]) -> None:
-        self.states = states
+    states: States[Any]
 
     def __call__(self, call: Call) -> Any:
         working = call.peek(WorkingState)

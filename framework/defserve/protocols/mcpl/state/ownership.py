@@ -20,6 +20,8 @@ import asyncio
 import os
 import secrets
 from collections import OrderedDict
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
@@ -77,13 +79,11 @@ class StateOwner(NamedTuple):
         return self.id == EVERYONE
 
 
+@dataclass(slots=True, eq=False)
 class SessionOwner:
     """The name of a session as an owner. It cannot be guessed, and ends with the session."""
 
-    __slots__ = ("id",)
-
-    def __init__(self) -> None:
-        self.id = SESSION + secrets.token_urlsafe(16)
+    id: str = field(default_factory=lambda: SESSION + secrets.token_urlsafe(16))
 
 
 def owner_of(call: Call, per: Per) -> StateOwner:
@@ -147,15 +147,6 @@ class StateParams(NamedTuple):
     state: Any = None
     names: bool = False
 
-    @property
-    def has_content(self) -> bool:
-        return self.state is not None
-
-    @property
-    def starts_elsewhere(self) -> bool:
-        """Whether it may start elsewhere than at the head, so that its result is a branch."""
-        return self.checkpoint is not None or self.has_content
-
 
 def state_params(call: Call) -> StateParams:
     """What the request brings; nothing if the host does not speak MCPL. Raises InvalidParams."""
@@ -178,7 +169,7 @@ async def find_start(
     trees: CheckpointStore, key: TreeKey, params: StateParams, call: Call, *, has_head: bool
 ) -> HeldCheckpoint:
     """Where a call starts. Raises CheckpointGone, StateTampered and LimitExceeded."""
-    if not params.has_content:
+    if params.state is None:
         if params.checkpoint is None and not has_head:
             return HeldCheckpoint(key, await trees.load(key))
         return await trees.load_checkpoint(key, params.checkpoint)
@@ -199,7 +190,7 @@ async def find_shared_start(
         if params.checkpoint is None:
             raise
         return await find_start(trees, own, params, call, has_head=branches.has_head)
-    if held.parent is not None or not params.has_content:
+    if held.parent is not None or params.state is None:
         return held
     branched = await find_start(trees, own, params, call, has_head=branches.has_head)
     return branched if branched.parent is not None else held
@@ -252,7 +243,7 @@ def _has(call: Call, parent: str | None) -> bool:
     if parent is None:
         return False
     brought, sent = state_params(call), call.session.peek(SentCheckpoints)
-    return brought.checkpoint == parent or brought.has_content or (sent is not None and sent.knows(parent))
+    return brought.checkpoint == parent or brought.state is not None or (sent is not None and parent in sent)
 
 
 # -- The checkpoints that a host has the content of.
@@ -261,26 +252,18 @@ def _has(call: Call, parent: str | None) -> bool:
 REMEMBERED: Final = 256
 
 
-class SentCheckpoints:
-    """The latest checkpoints whose content this session's host has."""
-
-    __slots__ = ("_digests",)
-
-    def __init__(self) -> None:
-        self._digests: OrderedDict[str, bytes] = OrderedDict()
+class SentCheckpoints(OrderedDict[str, bytes]):
+    """The latest checkpoints whose content this session's host has: id → digest."""
 
     def add(self, id: str, name: str, content: bytes) -> None:
-        self._digests[id] = _digest(name, content)
-        if len(self._digests) > REMEMBERED:
-            self._digests.popitem(last=False)
-
-    def knows(self, id: str | None) -> bool:
-        return id in self._digests
+        self[id] = _digest(name, content)
+        if len(self) > REMEMBERED:
+            self.popitem(last=False)
 
     def find(self, name: str, content: bytes) -> str | None:
         """The latest checkpoint of a set with this content."""
         wanted = _digest(name, content)
-        return next((id for id, digest in reversed(self._digests.items()) if digest == wanted), None)
+        return next((id for id, digest in reversed(self.items()) if digest == wanted), None)
 
 
 def _digest(name: str, content: bytes) -> bytes:
@@ -347,22 +330,6 @@ class StateBusy(LimitExceeded):
         super().__init__("Another call works on this state (Limits.lock); try again later", data=data)
 
 
-class TreeLock:
-    """Held by a call while it works on a tree. The call must release it."""
-
-    __slots__ = ("_lock", "_lease")
-
-    def __init__(self, lock: asyncio.Lock, lease: Lease | None) -> None:
-        self._lock, self._lease = lock, lease
-
-    async def release(self) -> None:
-        try:
-            if self._lease is not None:
-                await self._lease.release()
-        finally:
-            self._lock.release()
-
-
 class TreeLocks:
     """The locks on the trees of one state."""
 
@@ -373,8 +340,8 @@ class TreeLocks:
         # One token per process and loop, within which the locks order the calls. A forked process gets its own.
         self._tokens: dict[tuple[int, int], bytes] = {}
 
-    async def acquire(self, key: TreeKey, seconds: float) -> TreeLock:
-        """Raises StateBusy, and what the store raises."""
+    async def acquire(self, key: TreeKey, seconds: float) -> AsyncExitStack:
+        """Lock a tree for a call. The call must close what it gets. Raises StateBusy, and what the store raises."""
         place = id(asyncio.get_running_loop()), key
         if (lock := self._locks.get(place)) is None:
             lock = self._locks[place] = asyncio.Lock()
@@ -383,19 +350,14 @@ class TreeLocks:
                 await lock.acquire()
         except TimeoutError:
             raise StateBusy from None
-        try:
-            return TreeLock(lock, await self._acquire_lease(key, seconds))
-        except BaseException:
-            lock.release()
-            raise
-
-    async def _acquire_lease(self, key: TreeKey, seconds: float) -> Lease | None:
-        if not getattr(self._store, "is_for_many", False):
-            return None
-        holder = os.getpid(), id(asyncio.get_running_loop())
-        lease = Lease(self._store, key.space, self._tokens.setdefault(holder, new_token()))
-        try:
-            await lease.acquire(seconds)
-        except StoreBusy:
-            raise StateBusy from None
-        return lease
+        async with AsyncExitStack() as held:
+            held.callback(lock.release)
+            if getattr(self._store, "is_for_many", False):
+                holder = os.getpid(), id(asyncio.get_running_loop())
+                lease = Lease(self._store, key.space, self._tokens.setdefault(holder, new_token()))
+                try:
+                    await lease.acquire(seconds)
+                except StoreBusy:
+                    raise StateBusy from None
+                held.push_async_callback(lease.release)
+            return held.pop_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from defserve.auth.authority import REMEDY, is_stranger
@@ -26,7 +26,6 @@ from defserve.protocols.mcpl.state.ownership import (
     RolledBack,
     SessionOwner,
     StateUnowned,
-    TreeLock,
     add_state,
     branches_of,
     branches_owner,
@@ -171,7 +170,7 @@ class StateSection(LiveSection):
                 try:
                     await (await states.trees()).drop_tree(key)
                 finally:
-                    await lock.release()
+                    await lock.aclose()
 
     # -- where it is kept --------------------------------------------------------------------------------
 
@@ -240,7 +239,7 @@ class StateHold:
 
     def __init__(self, states: States[Any], call: Call) -> None:
         self._states, self._call = states, call
-        self._lock: TreeLock | None = None
+        self._lock: AsyncExitStack | None = None
         self._trees: CheckpointStore | None = None
         self._held: HeldCheckpoint | None = None
         self._own: TreeKey | None = None  # of the caller's branches, if all callers share the state
@@ -250,7 +249,7 @@ class StateHold:
     async def __aenter__(self) -> None:
         call, states = self._call, self._states
         brought, owner = state_params(call), owner_of(call, states.per)
-        if brought.has_content and states.mode == "opaque":  # hosts never see its content
+        if brought.state is not None and states.mode == "opaque":  # hosts never see its content
             raise StateRefused(
                 "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
             )
@@ -261,7 +260,8 @@ class StateHold:
             self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)
         try:
             self._trees = trees = await states.trees()
-            is_elsewhere = brought.starts_elsewhere
+            # It may start elsewhere than at the head. Then its result is a branch.
+            is_elsewhere = brought.checkpoint is not None or brought.state is not None
             if owner.is_shared:
                 branches = branches_of(call)
                 self._held = held = await find_shared_start(trees, key, branches, brought, call)
@@ -332,7 +332,7 @@ class StateHold:
     async def _release(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
-            await lock.release()
+            await lock.aclose()
 
 
 # -- MCPL §8.5–8.7: state/rollback. The author's undo runs first. If it fails, nothing changes.
@@ -362,7 +362,12 @@ class RollbackHandler:
     __slots__ = ("function", "owner")
 
     def __init__(self, function: Callable[..., Any], find_provider: FindProvider, owner: object) -> None:
-        self.function = Function(function, lambda kind: _target if kind is Checkpoint else find_provider(kind))
+        self.function = Function(
+            function,
+            lambda kind: (
+                (lambda call: call.local(RollbackTarget).checkpoint) if kind is Checkpoint else find_provider(kind)
+            ),
+        )
         self.owner = owner
         signature = self.function.signature
         if signature.parameters:
@@ -416,7 +421,7 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
             await run_uninterrupted(call, trees.return_to(held))
     finally:
         if lock is not None:
-            await lock.release()
+            await lock.aclose()
     return RolledBack(id, True).wire()
 
 
@@ -425,7 +430,3 @@ def _refuse_shared(call: Call, held: HeldCheckpoint) -> str | None:
     if isinstance(call.identity, Principal) and is_stranger(call.identity):
         return f"All callers share this state, and a caller without a verified identity cannot undo it: {REMEDY}"
     return None if held.verified else UNPROVED_SHARED
-
-
-def _target(call: Call) -> Checkpoint | None:
-    return call.local(RollbackTarget).checkpoint

@@ -9,7 +9,7 @@ for checkpoint in await notebooks.checkpoints():        # inside a call: the cal
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -210,13 +210,31 @@ class States(Generic[M]):
         made = await change_state(self, self._key(owner), change, call)
         if made is None:
             return None
-        await tell_hosts(self, made, self._sessions(owner))
+        for session in self._sessions(owner):
+            if can_tell(self, session):
+                # A host that refuses it stays where it was, and branches off.
+                await on_its_loop(session, _send_update(self, made, session))
         return made.checkpoint
 
     async def of_host(self, session: Session) -> HostCheckpoint[M]:
-        """Where a host is in this state, and the value that it keeps. Raises NoBackChannel if it keeps none."""
+        """Where a host is in this state, and the value that it keeps. Raises NoBackChannel if it keeps none.
 
-        return await host_checkpoint(self, session)
+        Raises PeerError as well: with -32006 if the host keeps no state of this set.
+        """
+        if not can_tell(self, session):
+            needs = {"experimental": {"mcpl": {OFFER: True}}}
+            raise NoBackChannel(f"{GET}: the host does not keep states", needs=needs)
+        asking = session.request(GET, {"featureSet": self.name}, timeout=session.composition.limits.callback)
+        answer = await on_its_loop(session, asking)
+        checkpoint = answer.get("checkpoint") if is_object(answer) else None
+        is_id = isinstance(checkpoint, str) and len(checkpoint) <= MAX_ID_LENGTH
+        if not is_object(answer) or not (checkpoint is None or is_id):
+            raise PeerError(f"the host's answer to {GET} has the wrong shape", code=0)
+        data = answer.get("data")
+        try:
+            return HostCheckpoint(checkpoint, self.values.of_json(data) if data is not None else None)
+        except ValueError:
+            raise StateRefused("The host's state does not fit its model", data={"featureSet": self.name}) from None
 
     def _sessions(self, owner: str | Session | None) -> list[Session]:
         """The sessions whose hosts have this state."""
@@ -368,14 +386,7 @@ async def change_state(states: States[M], key: TreeKey, change: Callable[[M], An
         return await trees.commit(with_proof_of(call, held), draft)
     finally:
         if lock is not None:
-            await lock.release()
-
-
-async def tell_hosts(states: States[Any], made: Commit, sessions: Iterable[Session]) -> None:
-    """Tell the hosts of these sessions that take it. One that refuses it stays where it was, and branches off."""
-    for session in sessions:
-        if can_tell(states, session):
-            await on_its_loop(session, _send_update(states, made, session))
+            await lock.aclose()
 
 
 def can_tell(states: States[Any], session: Session) -> bool:
@@ -389,7 +400,7 @@ async def _send_update(states: States[Any], made: Commit, session: Session) -> N
     at, sent = made.checkpoint, session.local(SentCheckpoints)
     state: Params = {"featureSet": states.name, "checkpoint": at.id, "parent": at.parent}
     if states.mode != "opaque":
-        patch = made.patch() if states.mode == "patch" and sent.knows(at.parent) else None
+        patch = made.patch() if states.mode == "patch" and at.parent in sent else None
         state |= {"data": made.content} if patch is None else {"patch": patch}
     try:
         answer = await session.request(UPDATE, state, timeout=session.composition.limits.callback)
@@ -403,26 +414,6 @@ async def _send_update(states: States[Any], made: Commit, session: Session) -> N
     import logging
 
     logging.getLogger("defserve").warning("%s of %s: %s", UPDATE, states.name, reason)
-
-
-async def host_checkpoint(states: States[M], session: Session) -> HostCheckpoint[M]:
-    """Where a host is. Raises NoBackChannel, and PeerError (-32006 if the host keeps no state of this set)."""
-    if not can_tell(states, session):
-        raise NoBackChannel(f"{GET}: the host does not keep states", needs={"experimental": {"mcpl": {OFFER: True}}})
-    asking = session.request(GET, {"featureSet": states.name}, timeout=session.composition.limits.callback)
-    answer = await on_its_loop(session, asking)
-    checkpoint = answer.get("checkpoint") if is_object(answer) else None
-    if not is_object(answer) or not (checkpoint is None or _is_id(checkpoint)):
-        raise PeerError(f"the host's answer to {GET} has the wrong shape", code=0)
-    data = answer.get("data")
-    try:
-        return HostCheckpoint(checkpoint, states.values.of_json(data) if data is not None else None)
-    except ValueError:
-        raise StateRefused("The host's state does not fit its model", data={"featureSet": states.name}) from None
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_ID_LENGTH
 
 
 # -- The values of a state's model. Each call has a value of its own, read from JSON and written back to JSON.
