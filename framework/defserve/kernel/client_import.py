@@ -77,7 +77,7 @@ class _Entry:
 
     def lines(self) -> Iterator[str]:
         members = {"id": self.id, "prefix": re.sub(r"[^A-Za-z0-9_-]", "_", self.id)}
-        url = next((self.entry[name] for name in ADDRESSES if isinstance(self.entry.get(name), str)), "")
+        url = next((self.entry[name].strip() for name in ADDRESSES if isinstance(self.entry.get(name), str)), "")
         tables = self._address(url, members) if url else self._command(members)
         if others := self.entry.keys() - KNOWN:
             self.comments.append(f"not taken over: {_names(sorted(others))}")

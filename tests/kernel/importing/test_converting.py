@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
@@ -200,6 +200,7 @@ ENTRY = st.fixed_dictionaries(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(entries=st.dictionaries(TEXT, ENTRY | TEXT, max_size=4))
+@example(entries={"wiki": {"url": "https://example.org/mcp\n"}})
 def test_whatever_a_client_has_the_result_can_be_read(tmp_path: Path, entries: dict[str, Any]) -> None:
     made, servers = converted(tmp_path, json.loads(json.dumps(entries)))
     assert len(servers) + len(made.left_out) == len(entries)
