@@ -94,10 +94,10 @@ async def _lines(source: TextIO) -> AsyncIterator[str]:
 
     def read_lines() -> None:
         while True:
-            line = source.readline()
             try:
+                line = source.readline()
                 loop.call_soon_threadsafe(lines.put_nowait, line)
-            except RuntimeError:  # the loop has ended
+            except (RuntimeError, ValueError):  # the loop has ended, or the source was closed
                 return
             if not line:
                 return
