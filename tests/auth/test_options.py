@@ -7,7 +7,8 @@ import pytest
 
 from defserve.auth.auth_options import Auth, as_auth
 from defserve.auth.bearer_tokens import StaticTokens
-from defserve.auth.oauth import Denied
+from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.oauth import UNAVAILABLE, Denied
 from defserve.auth.principals import Principal
 from defserve.auth.signed_tokens import JWT
 from defserve.errors import UsageError
@@ -127,3 +128,14 @@ def test_scopes_may_give_permissions_and_then_a_token_is_good_for_these_tools_on
     assert not bob.may_read("read") and alice.credential and alice.scopes >= {"notes:read"}
     with pytest.raises(UsageError, match="not a permission"):
         Auth(tokens, permissions={"notes:read": ["Everything"]})
+
+
+@pytest.mark.anyio
+async def test_a_token_whose_issuer_is_away_is_neither_good_nor_bad() -> None:
+    class Away:
+        async def verify(self, token: str) -> Principal | None:
+            raise IssuerUnavailable("the issuer is away")
+
+    with pytest.raises(IssuerUnavailable):
+        await Auth(Away()).still_holds([b"Bearer t"])
+    assert (await Auth(Away()).authenticate([b"Bearer t"])) is UNAVAILABLE

@@ -48,6 +48,16 @@ async def test_a_user_whom_the_rule_does_not_name_cannot_take_a_scope() -> None:
         assert (await visit.tokens())["scope"] == "tickets:read", "a client may leave it out"
 
 
+@for_each_row(("given", "is_told"), [([ADMIN], False), ([ADMIN, "tickets:read"], False), (["tickets:typo"], True)])
+async def test_a_rule_that_gives_an_unknown_scope_is_told_of(
+    given: list[str], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    async with visiting(scopes=["tickets:read"], optional_scopes=[ADMIN], scopes_for=lambda claims: given) as visit:
+        assert "tickets:typo" not in (await visit.tokens(scope=ADMIN))["scope"]
+    assert ("which optional_scopes does not list" in caplog.text) == is_told
+
+
 async def test_a_tool_behind_a_scope_stays_shut_for_who_may_not_have_it() -> None:
     async with visiting(optional_scopes=["notes:write"], scopes_for=lambda claims: ()) as visit:
         tokens = await visit.tokens(scope="notes:write")
