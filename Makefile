@@ -24,7 +24,8 @@ TWINE := twine>=6.1
 ARGS ?=
 # What a full run of the tests found out about the requirements.
 OUTCOMES := .requirements.json
-RECORD := --requirements-report $(OUTCOMES)
+# One word: a file that exists would be taken for a place with tests.
+RECORD := --requirements-report=$(OUTCOMES)
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /|/' | \

@@ -75,6 +75,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "auth/proxy/clients.py:_fetches": ("its address", "16384 addresses"),
     "auth/proxy/clients.py:_kept": ("its client's document", "1 MB"),
     "auth/proxy/tokens.py:_kept": ("nothing: ids are sealed", "4 MB"),
+    "client/links/http_connection.py:parse_head": ("the last head of a response", "one head of at most 64 KB"),
     "client/links/http_connection.py:_parts": ("parts of a body", "256 KB and one read of a socket"),
     "client/links/child_process.py:_ready": ("messages", "1 MB and one read of a pipe"),
     "client/links/child_process.py:_uncut": ("what it writes", "one read of a pipe, 1 MB"),
@@ -87,6 +88,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "proxying/mounted.py:_known": ("sessions whose process failed", "1000 keys, until they leave"),
     "proxying/mounted.py:_times": ("nothing", "1000 times"),
     "proxying/calls.py:times": ("nothing", "1000 times a backend"),
+    "base/peer_bounds.py:RecentItems": (OURS, "the number and the bytes that its maker gives"),
     "base/peer_bounds.py:_sizes": (OURS, "a number for each item that is kept"),
     "serve/lifespans.py:_queue": ("how slowly it reads", "the answers it asked for"),
     "kernel/members.py:follower": ("lines of its servers", "1000 lines of 2,000 characters"),
@@ -102,6 +104,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "client/mcpl/push.py:inbox": ("events", "1000, 16 MB"),
     "client/mgp/events.py:_early": ("events before the reply", "256, 16 MB"),
     "client/topic_client.py:unread": ("messages of a topic", "10000, 16 MB a listener"),
+    "client/unread_items.py:ByteQueue": (OURS, "the number and the bytes that its maker gives"),
     "client/unread_items.py:_items": ("what it sends", "16 MB, and the number that its maker gives"),
     "client/mcpl/inference.py:_pins": ("ids of conversations", "1000 ids of 1 KB"),
     "client/mcpl/inference.py:_lines": (OURS, "a script"),
@@ -116,6 +119,10 @@ CACHES: dict[str, tuple[str, str]] = {
     "protocols/mcp/authorization.py:_by_key": ("who calls", "16384 buckets"),
     "protocols/mcp/items.py:_pages": ("the cursor and the view", "16 MB"),
     "protocols/mcp/resources.py:_readings": ("URIs of templates", "16 MB"),
+    "protocols/mcpl/inference.py:OpenStreams": (OURS, "the requests that are open"),
+    "protocols/mcpl/push.py:RunningSources": (OURS, "the sources of a set"),
+    "protocols/mgp/events.py:SessionSubscriptions": ("subscriptions", "Limits.subscriptions a session"),
+    "protocols/mgp/permissions.py:SessionGrants": ("grants", "MAX_PERMISSIONS a credential"),
     "protocols/mcpl/inference.py:_arrived": ("chunks of an inference", "the answer they are part of"),
     "protocols/mcpl/push.py:_for_one": ("who calls", "1000 principals with 256 events of the author"),
     "protocols/mcpl/push.py:events": (OURS, "256 events"),
@@ -123,9 +130,9 @@ CACHES: dict[str, tuple[str, str]] = {
     "protocols/mcpl/scopes.py:glob": ("patterns", "1024 patterns of 256 bytes"),
     "protocols/mcpl/state/ownership.py:_locks": ("who calls", "the locks that are held"),
     "protocols/mcpl/state/states.py:_known": ("contents of checkpoints", "the contents that are held elsewhere"),
-    "protocols/mcpl/hooks.py:_ended": ("ids of inferences", "1000 ids of 256 bytes a session"),
+    "protocols/mcpl/hooks.py:SeenInferences": ("ids of inferences", "1000 ids of 256 bytes a session"),
     "protocols/mcpl/policies.py:_known": (OURS, "the names of our own sets"),
-    "protocols/mcpl/state/ownership.py:_digests": ("ids of checkpoints", "256 ids of 256 bytes a session"),
+    "protocols/mcpl/state/ownership.py:SentCheckpoints": ("ids of checkpoints", "256 ids of 256 bytes a session"),
     "protocols/mcpx/envelope.py:_known": ("kinds of messages", "512 kinds of 256 bytes"),
     "protocols/mcpx/proposals.py:_known": ("proposals", "8 MB a proposer"),
     "protocols/mgp/callbacks.py:answered": ("how many; ids are ours", "4096 ids of 32 bytes a session"),
@@ -191,7 +198,7 @@ CACHES: dict[str, tuple[str, str]] = {
 
 
 def caches_in(file: Path) -> Iterator[str]:
-    """Where a file makes caches: decorated functions, and fields or constants whose value is one."""
+    """Where a file makes caches: decorated functions, classes, and fields or constants whose value is one."""
     text, place = file.read_text(encoding="utf-8"), file.relative_to(PACKAGE).as_posix()
     if not any(word in text for word in MAKERS | NAMES):
         return
@@ -199,6 +206,9 @@ def caches_in(file: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if MAKERS & {name for each in node.decorator_list for name in _names(each)}:
+                yield f"{place}:{node.name}"
+        elif isinstance(node, ast.ClassDef):
+            if (MAKERS | {"dict"}) & {name for base in node.bases for name in _names(base)}:
                 yield f"{place}:{node.name}"
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             for target, value in _assigned(node):
@@ -208,7 +218,9 @@ def caches_in(file: Path) -> Iterator[str]:
                 is_table = is_table or (is_field and name in NAMES and {"set", "dict"} & _names(value) != set())
                 is_made = bool(MAKERS & {each for call in _calls(value) for each in _names(call)})
                 is_queue = bool(QUEUES & {each for call in _calls(value) for each in _names(call)})
-                if ((is_field or node in tree.body) and (is_table or is_made)) or is_queue:
+                # Of a dataclass: `field(default_factory=deque[…])`.
+                made_by = _names(value) if isinstance(value, ast.Call) and "field" in _names(value.func) else set[str]()
+                if ((is_field or node in tree.body) and (is_table or is_made)) or is_queue or MAKERS & made_by:
                     yield f"{place}:{name}"
 
 

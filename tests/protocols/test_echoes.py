@@ -117,6 +117,7 @@ async def test_a_long_text_in_any_place_of_a_call_makes_no_long_reply(version: s
 
 
 @pytest.mark.slow
+@pytest.mark.hostile
 async def test_a_long_text_in_any_member_of_any_request_makes_no_long_reply():
     # One ends the server, the other is answered when its stream ends.
     methods = sorted(

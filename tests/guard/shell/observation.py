@@ -31,7 +31,7 @@ _CALL = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+=\s+(-?\d+)(?:<(.*)>)?")
 _OF_THE_SYSTEM = re.compile(
     r"/(?:usr|lib|lib64|bin|sbin|opt|nix)(?:/.*)?|/etc/(?:ld\.so\.(?:cache|preload)|locale\.alias|localtime|timezone"
     r"|nsswitch\.conf|passwd|group|hosts|hostname|resolv\.conf|host\.conf|gai\.conf|magic(?:\.mime)?|gitconfig|mtab"
-    r"|lsb-release|ssl/certs(?:/.*)?"
+    r"|lsb-release|colordiffrc|ssl/certs(?:/.*)?"
     r"|iproute2/.*|os-release|services|protocols|mime\.types|DIR_COLORS|java.*|ssl/openssl\.cnf|alternatives/.*|perl/.*|dpkg/.*|apt/.*)"
     r"|/proc(?:/.*)?|/sys(?:/.*)?|/dev/(?:null|tty|console|zero|urandom|random|pts/.*)|/|/etc|/dev|/run|/var/run/utmp|/run/utmp"
     r"|/var/log/wtmp|/var/cache/man/.*|/etc/manpath\.config|/var/lib/(?:dpkg|apt)/.*|/var/cache/apt/.*|pipe:.*|socket:.*|anon_inode.*"

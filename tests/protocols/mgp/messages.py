@@ -80,10 +80,12 @@ def check_sent(method: str, params: Mapping[str, Any]) -> list[str]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     _wrong.clear()
     _seen.clear()
     yield
+    if item.get_closest_marker("hostile") is not None:
+        return
     assert not _wrong, "messages that are not as the text of MGP has them:\n" + "\n".join(dict.fromkeys(_wrong))
 
 

@@ -289,9 +289,7 @@ class SharedLink:
         await self._find_lost(redis)
         await self._renew()
         if not self.follows_news:
-            # Begin with what comes next. Once it is known where that is, nothing is left out.
-            for stream in ("signals", "news"):
-                await self._go_to_newest(redis, stream)
+            await self._follow(redis)
         while found := await self._read_streams(redis, None):
             await self._dispatch(found)
         for caught_up in self.caught_up:
@@ -317,6 +315,11 @@ class SharedLink:
             if stream == "news":
                 for news_lost in self.news_lost:
                     news_lost()
+
+    async def _follow(self, redis: Any) -> None:
+        """Begin with what comes next. Once it is known where that is, nothing is left out."""
+        for stream in ("signals", "news"):
+            await self._go_to_newest(redis, stream)
 
     async def _go_to_newest(self, redis: Any, stream: str) -> None:
         if stream == "news":
