@@ -102,11 +102,13 @@ class Shell:
 
     def _look(self, argv: Sequence[str], root: str) -> Violation | None:
         """What is wrong with a judged command in the directory as it is."""
-        from defserve.guard.shell import places
+        from defserve.guard.shell import judgement, places
 
+        while inner := judgement.unwrap_limiter(argv):
+            argv = inner
         if found := places.find_link(argv, root):
             return found
-        return places.find_git_program(root) if self.allowed is None and "git" in argv else None
+        return places.find_git_program(root) if self.allowed is None and argv[0] == "git" else None
 
 
 class PublicUrl(str):

@@ -309,7 +309,9 @@ def test_the_leeway_is_for_an_issuer_whose_clock_is_ahead() -> None:
     assert verified(token, JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER, clock=clock, leeway=40)) is not None
 
 
-def test_a_signature_is_checked_once_and_the_claims_of_each_caller_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens whose signature was checked, in order."""
     import jwt
 
     decoded: list[str] = []
@@ -320,6 +322,10 @@ def test_a_signature_is_checked_once_and_the_claims_of_each_caller_are_its_own(m
 
     original = jwt.decode
     monkeypatch.setattr(jwt, "decode", decode)
+    return decoded
+
+
+def test_a_signature_is_checked_once_and_the_claims_of_each_caller_are_its_own(decoded: list[str]) -> None:
     verifier, good = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER), signed(claims(roles=["reader"]))
     bad = good[:-4] + ("AAAA" if good[-4:] != "AAAA" else "BBBB")
     for _ in range(3):
@@ -330,17 +336,7 @@ def test_a_signature_is_checked_once_and_the_claims_of_each_caller_are_its_own(m
     assert decoded == [good, bad]
 
 
-def test_what_is_remembered_of_tokens_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    import jwt
-
-    decoded: list[str] = []
-
-    def decode(token: str, *args: Any, **options: Any) -> Any:
-        decoded.append(token)
-        return original(token, *args, **options)
-
-    original = jwt.decode
-    monkeypatch.setattr(jwt, "decode", decode)
+def test_what_is_remembered_of_tokens_is_bounded_in_bytes(decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for bound in ("GOOD_BYTES", "BAD_BYTES"):
         monkeypatch.setattr(signed_tokens, bound, 8 * ENTRY_BYTES)
     verifier = JWT(key=PEM, audience=AUDIENCE, issuer=ISSUER)

@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Shell
 from defserve.errors import Rejected
-from defserve.guard.shell import judge
+from defserve.guard.shell import judge, places
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need rights there")
@@ -80,6 +80,8 @@ def test_what_leads_out_through_a_link_is_refused(project: Path, command: str) -
         "zip -ry a.zip .",
         "diff -r src inner",
         "diff -r --no-dereference . src",
+        "grep -r zip .",
+        "grep -r diff src/a",
     ],
 )
 def test_what_stays_inside_passes(project: Path, command: str) -> None:
@@ -96,3 +98,14 @@ def test_an_absolute_path_below_the_root_is_looked_at_as_well(project: Path) -> 
 def test_a_root_that_cannot_be_looked_at_refuses_and_does_not_fail() -> None:
     with pytest.raises(Rejected):
         Shell(root="/a\0b").command("cat x")
+
+
+def test_a_directory_that_is_named_many_times_is_walked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}").write_text("")
+    monkeypatch.setattr(places, "MAX_WALKED", 10)
+    assert Shell(root=str(tmp_path)).command("zip -r a.zip " + ". " * 500).argv
+    for number in range(8, 12):
+        (tmp_path / f"{number}").write_text("")
+    with pytest.raises(Rejected, match="more than 10 files"):
+        Shell(root=str(tmp_path)).command("zip -r a.zip .")

@@ -65,6 +65,7 @@ def test_settings_that_name_a_program_stop_git_and_say_which(settings: str, tmp_
         with pytest.raises(Rejected, match="settings"):
             judge(root, command)
     judge(root, "ls")
+    judge(root, "grep git a.txt")
 
 
 def test_settings_of_git_lfs_and_comments_pass(repository: Path) -> None:

@@ -97,7 +97,7 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
         yield from _arguments(argv, entry, places)
     elif judged := _judge_check_command(argv, places):
         yield from judged
-    elif inner := _unwrap_limiter(argv):
+    elif inner := unwrap_limiter(argv):
         yield from _by_rules(inner, places)
     else:
         yield _not_run(argv[0])
@@ -113,7 +113,7 @@ def _judge_check_command(argv: Sequence[str], places: Places) -> Iterator[Violat
     return None
 
 
-def _unwrap_limiter(argv: Sequence[str]) -> Sequence[str]:
+def unwrap_limiter(argv: Sequence[str]) -> Sequence[str]:
     """The command that gets less time or a lower priority (`timeout 5 ls`), or nothing: it is judged as if alone."""
     if argv[0] not in _LIMITS:
         return ()

@@ -159,14 +159,17 @@ class Places:
 
 
 def find_link(argv: Sequence[str], root: str) -> Violation | None:
-    """The first word of a judged command that leads out of `root` through a link, as a violation. Never raises."""
+    """The first word of a judged command that leads out of `root` through a link, as a violation. Never raises.
+
+    `argv` begins with the program itself, not with one that limits it (`timeout 5`).
+    """
     try:
         top = os.path.realpath(root)
-        places, walks = Places(top), _follows_links(argv)
+        places, walk = Places(top), _LinkWalk() if _follows_links(argv) else None
         for word in argv[1:]:
             for path in _paths(word, root):
                 full = os.path.join(root, path)
-                for each in (full, *_links_below(full)) if walks else (full,):
+                for each in (full, *(walk.find_links(full) if walk is not None else ())):
                     real = os.path.realpath(each)
                     if places.check_read(real) and not _is_below(real, top):
                         shown = word if each is full else os.path.relpath(each, root)
@@ -183,27 +186,42 @@ _FOLLOWING: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "zip": (frozenset({"-r"}), frozenset({"-y"})),
     "diff": (frozenset({"-r", "--recursive"}), frozenset({"--no-dereference"})),
 }
-MAX_WALKED = 20_000
+MAX_WALKED = 10_000
 
 
 def _follows_links(argv: Sequence[str]) -> bool:
     """Whether a command walks through directories, and through the links in them."""
-    for name, (walks, stays) in _FOLLOWING.items():
-        if name in argv:
-            clusters = (word for word in argv if word[:1] == "-" and word[:2] != "--")
-            options = {*argv, *(f"-{letter}" for word in clusters for letter in word[1:])}
-            return not options.isdisjoint(walks) and options.isdisjoint(stays)
-    return False
+    if argv[0] not in _FOLLOWING:
+        return False
+    walks, stays = _FOLLOWING[argv[0]]
+    clusters = (word for word in argv if word[:1] == "-" and word[:2] != "--")
+    options = {*argv, *(f"-{letter}" for word in clusters for letter in word[1:])}
+    return not options.isdisjoint(walks) and options.isdisjoint(stays)
 
 
-def _links_below(path: str) -> Iterator[str]:
-    """The links in a directory, at any depth. Raises ValueError if there are too many entries to look at."""
-    left = MAX_WALKED
-    for folder, folders, files in os.walk(path):
-        left -= len(folders) + len(files)
-        if left < 0:
-            raise ValueError(f"more than {MAX_WALKED} files; use zip -ry or diff -r --no-dereference")
-        yield from filter(os.path.islink, (os.path.join(folder, name) for name in (*folders, *files)))
+class _LinkWalk:
+    """Looks for the links that one command would meet. A caller may name a directory many times: it is walked once."""
+
+    def __init__(self) -> None:
+        self._left, self._walked = MAX_WALKED, set[str]()
+
+    def find_links(self, path: str) -> Iterator[str]:
+        """The links in a directory, at any depth. Raises ValueError if there are too many entries to look at."""
+        folders = [path] if os.path.isdir(path) else []
+        while folders:
+            folder = os.path.normpath(folders.pop())
+            if folder in self._walked:
+                continue
+            self._walked.add(folder)
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    self._left -= 1
+                    if self._left < 0:
+                        raise ValueError(f"more than {MAX_WALKED} files; use zip -ry or diff -r --no-dereference")
+                    if entry.is_symlink():
+                        yield entry.path
+                    elif entry.is_dir():
+                        folders.append(entry.path)
 
 
 def _paths(word: str, root: str) -> Iterator[str]:
