@@ -49,8 +49,8 @@ $(READY): pyproject.toml
 	$(environment)
 	@echo "== installing what the tests need"
 	@# An old pip takes twice as long to choose the versions.
-	@$(PIP) 'pip>=25'
-	@$(INSTALL) '.[test]'
+	@$(PIP) 'pip>=25.1'
+	@$(INSTALL) '.[all]' --group test
 	@touch $(RUNS) $@
 
 $(SITE): $(READY)

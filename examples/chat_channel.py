@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, suppress
 
 from pydantic import BaseModel, Field
 
-from defserve import Context, PeerError, Refused, Server
+from defserve import Context, Refused, Server
+from defserve.errors import PeerError
 from defserve.live import Author, Channel, Message, To, everyone
 
 # -- the chat, which knows nothing of channels -----------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from pydantic import BaseModel
 
-from defserve import CodeMode, Context, Server, ToolError, dangerous
+from defserve import Context, Server, ToolError, dangerous
+from defserve.code_mode import CodeMode
 
 server = Server("shop", "1.0.0", code_mode=CodeMode(calls=50, seconds=20), granted=["memory.write"])
 

@@ -5,7 +5,8 @@ The hook is blocking: the host waits for it. When it fails the host is told so a
 
 import re
 
-from defserve import FinishedTurn, Rewrite, Server
+from defserve import Server
+from defserve.live import FinishedTurn, Rewrite
 
 server = Server("compliance", "1.0.0")
 redaction = server.feature_set("compliance.redaction", "Redact secrets and PII from responses")

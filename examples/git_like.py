@@ -8,7 +8,8 @@ from hashlib import sha1
 
 from pydantic import BaseModel
 
-from defserve import CannotUndo, Checkpoint, Server, State, ToolError
+from defserve import Server, State, ToolError
+from defserve.state import CannotUndo, Checkpoint
 
 server = Server("git-like", "1.0.0", store=os.environ.get("GIT_STORE", "memory:"))
 git = server.feature_set("git.commit", "Git operations")

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from defserve import Event, FinishedTurn, Injection, Server, Turn
+from defserve import Server
+from defserve.live import Event, FinishedTurn, Injection, Turn
 
 server = Server("memory", "1.0.0")
 retrieval = server.feature_set("memory.retrieval", "Retrieve relevant memories")

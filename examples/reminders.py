@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from defserve import Context, Event, Server
+from defserve import Context, Server
+from defserve.live import Event
 
 server = Server("reminders", "1.0.0")
 due = server.feature_set("reminders.due", "Tells you when a reminder is due", inbox=True)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from defserve import Extension, Limits, Server
+from defserve import Limits, Server
 from defserve.auth import api_keys
 from defserve.cli import main
 from defserve.client.extension import ClientExtension
 from defserve.client.known_clients import CLIENTS, Launch
+from defserve.extending import Extension
 from defserve.protocols.mcp.asking import server_secret
 from defserve.server.command_line import add_serving, add_workers
 from defserve.server.decorators import WebFields

@@ -11,7 +11,7 @@ import pytest
 from tests.imports import PACKAGE, circle, edges, graph, knots, modules
 
 # What everyone may import.
-OPEN = {"base", "errors", "limits", "version", "core.json_values"}
+OPEN = {"base", "errors", "limits", "core.json_values"}
 
 PROTOCOLS = {"protocols.mcp", "protocols.mgp", "protocols.mcpl", "protocols.mcpx"}
 UNDER_PROTOCOLS = {"binding", "guard", "sandbox", "search", "stores", "auth", "core"}
@@ -39,7 +39,9 @@ ALLOWED: dict[str, set[str]] = {
     "client": {"serve", "auth.oauth", "guard", "stores", "core"} | PROTOCOLS,
     "gateway": {"protocols.mcpx", "serve", "auth", "core"},
     "live": {"protocols.mcpl"},
-    "extending": {"core", "stores"},
+    "state": {"protocols.mcpl", "stores"},
+    "topics": {"protocols.mcpx"},
+    "extending": {"core", "stores", "protocols.mcp"},
     "proxying": UNDER_SERVER,
     "code_mode": UNDER_SERVER,
     "context": UNDER_SERVER,

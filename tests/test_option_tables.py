@@ -7,14 +7,16 @@ import re
 from pathlib import Path
 from typing import Any, is_typeddict
 
-from defserve import Argument, Command, Context, Search, Server, Shell, Transform
+from defserve import Command, Context, Server, Shell
 from defserve.client import Answers, Client, Mgp
 from defserve.code_mode.run import CodeMode
+from defserve.extending import Argument, Transform
 from defserve.openapi.api import ImportFields
 from defserve.protocols.mcp.resources import ResourceOptions
 from defserve.protocols.mcp.tools import ToolOptions
 from defserve.protocols.mcpl.feature_sets import EventOptions, FeatureSet, InferenceOptions
 from defserve.protocols.mgp.vocabulary import PERMISSIONS
+from defserve.search import Search
 from defserve.server.options import AppFields, FeatureSetFields, MountFields
 from tests.rows import for_each_row
 

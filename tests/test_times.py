@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, BeforeValidator
 
-from defserve import Extension, Limits, Server, State
+from defserve import Limits, Server, State
 from defserve.core.extension import Stages
+from defserve.extending import Extension
 from tests.raw import ERAS, Json, raw, text_of, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.req("GGEN-TMO-1")]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from defserve import AccessPolicy, Limits, Server
+from defserve import Limits, Server
 from defserve.auth import Auth
 from defserve.errors import DefserveError
+from defserve.server import AccessPolicy
 from defserve.testing import Decline
 from tests.cli.conftest import folder as folder
 from tests.effort import thinned

@@ -5,7 +5,8 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from defserve import Event, Server, moderate
+from defserve import Server, moderate
+from defserve.live import Event
 
 FOLDER = Path(os.environ.get("INBOX_FOLDER", "."))
 SECONDS = 1.0

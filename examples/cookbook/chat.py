@@ -6,7 +6,8 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from defserve import Context, PeerError, Refused, Server
+from defserve import Context, Refused, Server
+from defserve.errors import PeerError
 from defserve.live import Author, Channel, Message, everyone
 
 

@@ -2,7 +2,8 @@
 
 import re
 
-from defserve import FinishedTurn, Rewrite, Server
+from defserve import Server
+from defserve.live import FinishedTurn, Rewrite
 
 server = Server("compliance", "1.0.0")
 privacy = server.feature_set("compliance.privacy", "Removes card numbers and e-mail addresses from answers")

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from defserve import Injection, Server, State, Turn
+from defserve import Server, State
+from defserve.live import Injection, Turn
 
 server = Server("memory", "1.0.0", store=os.environ.get("MEMORY_STORE", "sqlite:///memory.db"))
 memory = server.feature_set("memory.facts", "Remembers facts and recalls them when they matter")

@@ -4,7 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from defserve import Argument, Command, Server, Transform
+from defserve import Command, Server
+from defserve.extending import Argument, Transform
 
 # Any server in any language: Command("npx", "-y", "some-server"), or Remote("https://wiki.example.org/mcp", token=…).
 HANDBOOK = Command(

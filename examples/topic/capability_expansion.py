@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 from _stage import Stage, play, present
 
-from defserve import Presence, Welcome
+from defserve.topics import Presence, Welcome
 
 
 async def capability_expansion(stage: Stage) -> None:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 from _stage import HERE, Stage, play, present
 
-from defserve import Chat
 from defserve.client import TopicClient
 from defserve.errors import PeerError
+from defserve.topics import Chat
 
 SMALL = 100
 

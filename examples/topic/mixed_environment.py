@@ -7,8 +7,8 @@ import asyncio
 
 from _stage import Stage, play, present
 
-from defserve import NotCapable
 from defserve.client import TopicClient
+from defserve.topics import NotCapable
 
 SUM = {"name": "add", "arguments": {"a": 2, "b": 3}}
 

@@ -6,7 +6,8 @@ without asking, within the bounds of what was approved; a tool that says it is d
 `python examples/topic/orchestrator.py --on mcpx+ws://127.0.0.1:8100/ws?topic=demo --token-file orchestrator.token`
 """
 
-from defserve import ApprovalRules, Chat, Participant, Proposal, Server
+from defserve import Server
+from defserve.topics import ApprovalRules, Chat, Participant, Proposal
 
 PERSON = "human"
 

@@ -5,7 +5,7 @@
 
 from _stage import Stage, play, present
 
-from defserve import NotCapable, Proposal
+from defserve.topics import NotCapable, Proposal
 
 SUM = {"name": "add", "arguments": {"a": 20, "b": 22}}
 

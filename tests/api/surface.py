@@ -20,11 +20,13 @@ SNAPSHOT: Final = Path(__file__).with_name("snapshot.txt")
 MODULES: Final = (
     "defserve",
     "defserve.auth",
+    "defserve.code_mode",
     "defserve.openapi",
     "defserve.errors",
     "defserve.extending",
     "defserve.gateway",
     "defserve.kernel",
+    "defserve.guard",
     "defserve.guard.code",
     "defserve.guard.network",
     "defserve.guard.paths",
@@ -32,7 +34,11 @@ MODULES: Final = (
     "defserve.client",
     "defserve.live",
     "defserve.sandbox",
+    "defserve.search",
+    "defserve.server",
+    "defserve.state",
     "defserve.testing",
+    "defserve.topics",
 )
 
 

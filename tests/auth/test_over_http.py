@@ -7,7 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from defserve import Auth, Context, Limits, Server, StaticTokens, UsageError
+from defserve import Auth, Context, Limits, Server, UsageError
+from defserve.auth import StaticTokens
 from tests.auth.web import client, post, stateless
 from tests.rows import for_each_row
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import defserve as defserve_package
+from defserve.base.version import VERSION
 from defserve.cli.commands import doctor
-from defserve.version import VERSION
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -107,7 +107,8 @@ def test_the_version_names_what_it_runs_on(defserve: Run):
 
 def test_the_sets_that_hosts_switch_off_by_default_are_told(defserve: Run, folder: Path):
     (folder / "memory.py").write_text(
-        """from defserve import Server, Turn
+        """from defserve import Server
+from defserve.live import Turn
 server = Server("memory")
 usual = server.feature_set("memory.usual", "Retrieve")
 special = server.feature_set("memory.special", "Retrieve")

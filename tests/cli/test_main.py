@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from defserve.base.version import VERSION
 from defserve.cli import COMMANDS, main
-from defserve.version import VERSION
 from tests.cli.goldens import FOLDER
 from tests.cli.running import Run
 

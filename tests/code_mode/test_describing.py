@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from defserve import AccessPolicy, CodeMode, Entry, Server, StaticTokens, ToolError, UsageError
+from defserve import Server, ToolError, UsageError
+from defserve.auth import StaticTokens
 from defserve.auth.principals import Principal
+from defserve.code_mode import CodeMode
 from defserve.code_mode.extension import (
     MAX_SIGNATURE_LENGTH,
     _match_query,  # pyright: ignore[reportPrivateUsage]
@@ -24,6 +26,7 @@ from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.proxying.items import RemoteTool
 from defserve.sandbox import monty
 from defserve.search.ranking import MAX_QUERY_LENGTH
+from defserve.server import AccessPolicy, Entry
 from tests.code_mode.peers import run, value
 from tests.effort import cpu_within
 from tests.hostile_schemas import SCHEMAS

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from defserve import CodeMode, Context, Server, dangerous
+from defserve import Context, Server, dangerous
 from defserve.auth.principals import Principal
+from defserve.code_mode import CodeMode
 from defserve.sandbox import monty
 from tests import asgi
 from tests.code_mode.peers import ASKS, YES, answers, failure, run, value

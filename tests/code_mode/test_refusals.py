@@ -11,25 +11,12 @@ from typing import Annotated, Any, NamedTuple
 
 import pytest
 
-from defserve import (
-    AccessPolicy,
-    ApiKeys,
-    Auth,
-    CodeMode,
-    Context,
-    Entry,
-    Limits,
-    Refused,
-    Server,
-    Shell,
-    ShellCommand,
-    StaticTokens,
-    Within,
-    dangerous,
-    moderate,
-)
+from defserve import ApiKeys, Auth, Context, Limits, Refused, Server, Shell, ShellCommand, Within, dangerous, moderate
+from defserve.auth import StaticTokens
 from defserve.auth.principals import LOCAL, Principal
+from defserve.code_mode import CodeMode
 from defserve.sandbox import monty
+from defserve.server import AccessPolicy, Entry
 from tests.code_mode.peers import ASKS, NO, YES, failure, run, value
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, STATELESS, Json, raw

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from defserve import CodeMode, Context, Image, Limits, Server, ToolError, UsageError
+from defserve import Context, Image, Limits, Server, ToolError, UsageError
+from defserve.code_mode import CodeMode
 from defserve.code_mode.extension import CodeModeExtension
 from defserve.sandbox import monty
 from tests.code_mode.peers import failure, run, value

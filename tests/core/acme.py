@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from defserve import Extension, Refused, ToolError
+from defserve import Refused, ToolError
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import (
@@ -30,6 +30,7 @@ from defserve.core.extension import (
 from defserve.core.service import Phase
 from defserve.core.session import Session
 from defserve.errors import MethodNotFound
+from defserve.extending import Extension
 
 EXTENSION = "dev.acme/acme"
 

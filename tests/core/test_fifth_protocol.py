@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from defserve import AccessPolicy, Extension, Limits, Server, UsageError
+from defserve import Limits, Server, UsageError
 from defserve.core.extension import Section
+from defserve.extending import Extension
 from defserve.protocols.mgp.server_discovery import DiscoverySection
 from defserve.serve.connection import Connection
 from defserve.serve.lifespans import MemoryTransport, enter_lifespans, serving
+from defserve.server import AccessPolicy
 from tests.core.acme import EXTENSION, Acme, Badge, Depot, Locker, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
 from tests.rows import for_each_row

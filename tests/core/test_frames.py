@@ -9,7 +9,8 @@ from types import FrameType
 import pytest
 
 import defserve
-from defserve import Context, Extension, Server
+from defserve import Context, Server
+from defserve.extending import Extension
 from tests.core.acme import Acme
 from tests.raw import ERAS, raw, text_of
 from tests.rows import for_each_row

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from defserve import CannotUndo, Checkpoint, Server, State
+from defserve import Server, State
+from defserve.state import CannotUndo, Checkpoint
 
 BEDS, MAIL = "beds.edit", "mail.send"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from defserve import AccessPolicy, PublicUrl, Server, dangerous, moderate, safe
+from defserve import PublicUrl, Server, dangerous, moderate, safe
 from defserve.inspector.era_connection import Target
 from defserve.serve.lifespans import serving
+from defserve.server import AccessPolicy
 from defserve.stores.audit.log_file import AuditLog
 
 KEY = b"a key that only the tests have"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from defserve import Channel, Context, FinishedTurn, Injection, Rewrite, Server, ToolError, Turn
+from defserve import Context, Server, ToolError
 from defserve.limits import Limits
-from defserve.live import Message
+from defserve.live import Channel, FinishedTurn, Injection, Message, Rewrite, Turn
 
 WATCH, MEMORY, PRIVACY, WATER, ALERTS = "climate.watch", "beds.memory", "beds.privacy", "irrigation", "alerts.push"
 

@@ -11,8 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from defserve import Argument, Security, Server, Transform, UsageError
+from defserve import Security, Server, UsageError
 from defserve.auth import Principal
+from defserve.extending import Argument, Transform
 from defserve.openapi import ApiKey, Basic, Bearer, PerCaller, pages
 from tests.asgi import Peer, living, with_tokens
 from tests.openapi.apis import Json, RecordingApi, document, operation, parameter

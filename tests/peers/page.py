@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from datetime import date
 
-from defserve.version import VERSION
+from defserve.base.version import VERSION
 from tests.conformance.suite_install import ROOT
 from tests.peers.features import FEATURES
 from tests.peers.peer import Peer

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Command, Remote, Server, StaticTokens, ToolError
+from defserve import Command, Remote, Server, ToolError
+from defserve.auth import StaticTokens
 from defserve.auth.api_keys import ApiKeys
 from defserve.auth.live_credentials import LiveCredentials
 from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY

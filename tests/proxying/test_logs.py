@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Remote, Server, StaticTokens
+from defserve import Remote, Server
+from defserve.auth import StaticTokens
 from tests.at_address import at_address
 from tests.proxying.talkers import talker
 

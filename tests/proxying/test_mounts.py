@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Command, Remote, Server, StaticTokens, ToolError, UsageError
+from defserve import Command, Remote, Server, ToolError, UsageError
+from defserve.auth import StaticTokens
 from defserve.extending import Call, Next
 from tests.at_address import at_address
 from tests.kernel.governance.governing import SERVER, tool

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from defserve import Command, Context, Remote, Server, StaticTokens
+from defserve import Command, Context, Remote, Server
+from defserve.auth import StaticTokens
 from defserve.proxying.targets import target_of
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child

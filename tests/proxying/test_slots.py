@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve import Remote, Server, StaticTokens
+from defserve import Remote, Server
+from defserve.auth import StaticTokens
 from defserve.errors import DefserveError, ToolError
 from defserve.proxying.calls import CallSlots
 from tests.at_address import at_address

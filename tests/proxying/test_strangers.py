@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from defserve import PeerError, Remote, Server, StaticTokens, ToolError
+from defserve import Remote, Server, ToolError
+from defserve.auth import StaticTokens
 from defserve.client import Answers, Client
 from defserve.client.tasks import ServerTask
+from defserve.errors import PeerError
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child
 from tests.rows import for_each_row

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.version import VERSION
+from defserve.base.version import VERSION
 
 from .artifacts import ROOT, Artifacts
 

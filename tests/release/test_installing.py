@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.version import VERSION
+from defserve.base.version import VERSION
 from tests.reader import Reader, follow
 
 from .artifacts import ROOT

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from defserve.version import VERSION
+from defserve.base.version import VERSION
 from tests.reliability.benchmarks import with_results
 from tests.reliability.pages import reliability
 from tests.soak.plots import picture

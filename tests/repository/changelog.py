@@ -66,7 +66,7 @@ def problems(changelog: str, version: str) -> Iterator[str]:
 
 
 def version() -> str:
-    text = (ROOT / "framework" / "defserve" / "version.py").read_text("utf-8")
+    text = (ROOT / "framework" / "defserve" / "base" / "version.py").read_text("utf-8")
     found = re.search(r'^VERSION = "(.+)"$', text, re.MULTILINE)
     assert found is not None
     return found[1]

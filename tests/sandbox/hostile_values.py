@@ -13,7 +13,8 @@ import threading
 import time
 from typing import Any
 
-from defserve import CodeMode, Server, ToolError
+from defserve import Server, ToolError
+from defserve.code_mode import CodeMode
 from defserve.sandbox import SandboxLimits, monty, run_async
 from defserve.sandbox.callouts import CallBudget, Pause, Program
 from defserve.sandbox.job import RunStop, make_job

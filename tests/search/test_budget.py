@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve import ToolBudget, UsageError
+from defserve import UsageError
+from defserve.search import ToolBudget
 from defserve.search.entries import LoadedTools, tokens_of
 from tests.rows import for_each_row
 

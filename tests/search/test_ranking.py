@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve import Search, UsageError
+from defserve import UsageError
+from defserve.search import Search
 from defserve.search.entries import EntryFilter, ToolEntry, labels, parameters_of
 from defserve.search.ranking import STRATEGIES, ToolIndex
 from defserve.search.scores import MAX_MERGED_POSTINGS, KeywordIndex, PackagedEmbedder, Vectors, gist, weigh_stems

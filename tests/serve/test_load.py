@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from defserve import AuditLog, Limits, Server
+from defserve import Limits, Server
 from defserve.client import Client, Remote
 from defserve.errors import PeerError
+from defserve.server import AuditLog
 from defserve.stores.audit.log_file import verify
 from tests.listening import listening
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from defserve import PeerError, Server
+from defserve import Server
 from defserve.client import Remote
+from defserve.errors import PeerError
 from defserve.serve import session_opener as module
 from defserve.serve.session_opener import loopback
 from tests.at_address import at_address

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from defserve import Context, Extension, Server, UsageError
+from defserve import Context, Server, UsageError
+from defserve.extending import Extension
 from tests.raw import ERAS, STATELESS, Json, raw, text_of
 from tests.rows import for_each_row
 

@@ -13,7 +13,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from defserve import Limits, Principal, Server, StaticTokens, ToolError, dangerous
+from defserve import Limits, Server, ToolError, dangerous
+from defserve.auth import Principal, StaticTokens
 from defserve.protocols.mgp import errors
 from defserve.serve.http.other_endpoints import RestFailure
 from defserve.server import rest

@@ -18,12 +18,13 @@ import pytest
 from pydantic import BaseModel
 
 import defserve
-from defserve import AccessPolicy, Context, Entry, Server
+from defserve import Context, Server
 from defserve.auth import JWT, ApiKeys, Auth, DeniedTokens, DPoP, OAuthProxy
 from defserve.auth.bearer_tokens import ShownProof
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.errors import UsageError
 from defserve.serve.address import Address
+from defserve.server import AccessPolicy, Entry
 from defserve.server.sharing import sharing_of
 from defserve.server.web import app as web_app
 from defserve.stores.checkpoints.checkpoint_store import StateTampered

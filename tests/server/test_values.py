@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, AuditLogger, Egress, Limits, Server, UsageError
+from defserve import Limits, Server, UsageError
+from defserve.guard import Egress
+from defserve.server import AccessPolicy, AuditLogger
 from defserve.server.decorators import RULES
 from defserve.server.options import ServerFields
 from tests.rows import for_each_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from defserve.version import VERSION
+from defserve.base.version import VERSION
 
 from .markdown import anchor, headings, shifted
 

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import tomlkit
 
-from defserve.version import VERSION
+from defserve.base.version import VERSION
 
 from .pages import Pages
 from .places import SETTINGS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.version import VERSION
+from defserve.base.version import VERSION
 
 from .diagrams import files
 from .finding import keywords, words

@@ -7,7 +7,8 @@ from typing import Annotated, Any, assert_type
 
 from pydantic import BaseModel
 
-from defserve import Checkpoint, Server, State, States
+from defserve import Server, State
+from defserve.state import Checkpoint, States
 
 server = Server("typing")
 notes = server.feature_set("notes.edit", "Manage notes")

@@ -5,8 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from defserve import PeerError, ToolError
+from defserve import ToolError
 from defserve.client import join_topic
+from defserve.errors import PeerError
 
 
 async def settle(url: str, token: str, to: str, euros: float) -> str:

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from defserve import Argument, Server, Transform
+from defserve import Server
+from defserve.extending import Argument, Transform
 from defserve.openapi import Bearer
 
 server = Server.from_openapi(

@@ -6,21 +6,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy(package: str, homes: Mapping[str, str], called: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+def lazy(
+    package: str,
+    homes: Mapping[str, str],
+    elsewhere: Mapping[str, str] | None = None,
+    called: Mapping[str, str] | None = None,
+) -> Callable[[str], Any]:
     """The `__getattr__` of a package. `homes` maps each module to the names that live in it, separated by spaces.
 
-    `called` maps names that people know from elsewhere to what they are called here. Importing one says so.
+    `elsewhere` maps public modules to names that people look for in this package, and `called` names that people know
+    from other frameworks to what they are called here. Importing one says what to write.
 
     Type checkers cannot read it: import the same names under `if TYPE_CHECKING`, and list them in `__all__`.
     """
 
-    home_of = {name: module for module, names in homes.items() for name in names.split()}
+    home_of = _by_name(homes)
+    imports = {name: (module, name) for name, module in _by_name(elsewhere or {}).items()}
+    imports |= {name: (package, ours) for name, ours in (called or {}).items()}
 
     def find(name: str) -> Any:
         # Not kept in the package: a test runner that reloads modules must not get the old classes.
-        if called and name in called:
+        if name in imports:
+            module, ours = imports[name]
             # An AttributeError would be replaced by Python's own words.
-            raise ImportError(f"{package} has no {name}: write from {package} import {called[name]}", name=package)
+            raise ImportError(f"{package} has no {name}: write from {module} import {ours}", name=package)
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
@@ -28,3 +37,7 @@ def lazy(package: str, homes: Mapping[str, str], called: Mapping[str, str] | Non
         return getattr(import_module(home_of[name]), name)
 
     return find
+
+
+def _by_name(modules: Mapping[str, str]) -> dict[str, str]:
+    return {name: module for module, names in modules.items() for name in names.split()}

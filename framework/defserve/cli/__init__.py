@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from defserve.base.version import VERSION
 from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain, format_located_error
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, did_you_mean
-from defserve.version import VERSION
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 """What a full disk answers, and a broken one."""

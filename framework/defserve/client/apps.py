@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from defserve.base.peer_bounds import RecentItems
+from defserve.base.version import VERSION
 from defserve.client.extension import ClientExtension
 from defserve.client.replies import Json, joined_text, object_of, text_of
 from defserve.core.json_values import is_array
@@ -20,7 +21,6 @@ from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FO
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcp.app_policy import MIME_TYPE, OFFER, SCHEME, content_policy, list_allowed_features
 from defserve.protocols.mcp.errors import SERVER_KEY
-from defserve.version import VERSION
 
 
 class AppViews(ClientExtension):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anyio import CancelScope
 
+from defserve.base.version import VERSION
 from defserve.client.answers import Answers, in_rounds, maybe_await
 from defserve.client.conversation import ClientConversation, Progress, RequestObserver
 from defserve.client.eras import (
@@ -32,7 +33,6 @@ from defserve.client.server_requests import ServerRequests
 from defserve.core.json_values import is_object
 from defserve.core.messages import Request
 from defserve.errors import MethodNotFound, PeerError, PeerGone
-from defserve.version import VERSION
 
 if TYPE_CHECKING:
     from defserve.client.apps import RenderedApp

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from defserve.base.peer_bounds import weight_of_text
+from defserve.base.version import VERSION
 from defserve.client.replies import RETURNS_KEY, lone_text, object_of, value_of
 from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_object
@@ -23,7 +24,6 @@ from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Particip
 from defserve.protocols.mcpx.proposals import Proposal, build_request_params
 from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest, find_place
 from defserve.serve.outbound import WebSocketClient
-from defserve.version import VERSION
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 WELCOME_SECONDS: Final = 10.0

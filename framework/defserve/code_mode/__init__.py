@@ -3,3 +3,23 @@
 The code runs in Monty, in a process that can reach nothing. Each tool it calls is a call of its own: it passes
 permissions, guards, confirmation, audit and limits as if the client had made it. No call is made twice.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.base.exports import lazy
+
+if TYPE_CHECKING:
+    from defserve.code_mode.run import CodeMode
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.code_mode.run": "CodeMode",
+        },
+    )
+
+__all__ = [
+    "CodeMode",
+]

@@ -3,3 +3,34 @@
 A judge looks at text, does no I/O, never raises, and says what would be allowed instead. `argument_types` are parameter
 types that are judged before the function runs. `paths` can also open what it judged, and `http_client` fetch it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.base.exports import lazy
+
+if TYPE_CHECKING:
+    from defserve.guard.argument_types import Code, PublicUrl, Shell, ShellCommand, Url, Within
+    from defserve.guard.egress import Egress
+    from defserve.guard.verdict import Verdict
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.guard.argument_types": "Code PublicUrl Shell ShellCommand Url Within",
+            "defserve.guard.egress": "Egress",
+            "defserve.guard.verdict": "Verdict",
+        },
+    )
+
+__all__ = [
+    "Code",
+    "Egress",
+    "PublicUrl",
+    "Shell",
+    "ShellCommand",
+    "Url",
+    "Verdict",
+    "Within",
+]

@@ -15,10 +15,10 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from defserve.base.decompression import ACCEPTED_CODINGS
+from defserve.base.version import VERSION
 from defserve.errors import UsageError
 from defserve.guard.egress import DEADLINE, Egress, refusal
 from defserve.guard.verdict import Violation
-from defserve.version import VERSION
 
 if TYPE_CHECKING:
     import httpx2

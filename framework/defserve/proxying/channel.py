@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from defserve.auth.authority import is_stranger
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.version import VERSION
 from defserve.client.conversation import ClientConversation
 from defserve.client.eras import (
     PREFIX,
@@ -34,7 +35,6 @@ from defserve.protocols.mcp.authorization import identity
 from defserve.protocols.mcp.reporting import RANK
 from defserve.protocols.mcp.tasks.records import takes_tasks
 from defserve.proxying.boundary import with_asker
-from defserve.version import VERSION
 
 if TYPE_CHECKING:
     from defserve.client.link import Link

@@ -3,3 +3,26 @@
 Nothing here knows a protocol, a session or an event loop. Queries are cut and tables are bounded, whatever peers send.
 An index holds only what its caller may see, so neither results nor scores tell of anything else.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.base.exports import lazy
+
+if TYPE_CHECKING:
+    from defserve.search.entries import ToolBudget
+    from defserve.search.ranking import Search
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.search.entries": "ToolBudget",
+            "defserve.search.ranking": "Search",
+        },
+    )
+
+__all__ = [
+    "Search",
+    "ToolBudget",
+]

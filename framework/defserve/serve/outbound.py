@@ -20,6 +20,7 @@ from urllib.request import getproxies
 
 from defserve.auth.oauth import is_loopback
 from defserve.base.backoff import Backoff
+from defserve.base.version import VERSION
 from defserve.core.composition import Composition
 from defserve.core.engine import Engine
 from defserve.core.extension import Carrier
@@ -30,7 +31,6 @@ from defserve.serve.connection import Connection, Stopper
 from defserve.serve.lifespans import close_connection, drain_connection, enter_lifespans
 from defserve.serve.sockets import drain_moving
 from defserve.serve.threads import lower_switch_interval
-from defserve.version import VERSION
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -8,3 +8,42 @@ and no `auth` could grant them.
 Logs, metrics and spans are extensions that watch requests from outside. None is active unless it is switched on.
 Arguments and results are never kept.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from defserve.base.exports import lazy
+
+if TYPE_CHECKING:
+    from defserve.protocols.mgp.access import AccessPolicy, Entry
+    from defserve.protocols.mgp.audit import AuditLogger
+    from defserve.protocols.mgp.events import EventChannel
+    from defserve.server.metrics import Metrics
+    from defserve.server.server import Server
+    from defserve.server.telemetry import Telemetry
+    from defserve.stores.audit.log_file import AuditLog
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "defserve.protocols.mgp.access": "AccessPolicy Entry",
+            "defserve.protocols.mgp.audit": "AuditLogger",
+            "defserve.protocols.mgp.events": "EventChannel",
+            "defserve.server.metrics": "Metrics",
+            "defserve.server.server": "Server",
+            "defserve.server.telemetry": "Telemetry",
+            "defserve.stores.audit.log_file": "AuditLog",
+        },
+    )
+
+__all__ = [
+    "AccessPolicy",
+    "AuditLog",
+    "AuditLogger",
+    "Entry",
+    "EventChannel",
+    "Metrics",
+    "Server",
+    "Telemetry",
+]

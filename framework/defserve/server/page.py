@@ -21,6 +21,7 @@ from pydantic_core import from_json
 
 from defserve.base.hidden_characters import describe_hidden
 from defserve.base.peer_bounds import ByteCache
+from defserve.base.version import VERSION
 from defserve.client.known_clients import CLIENTS, ClientApp, Launch, server_name_of
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
@@ -32,7 +33,6 @@ from defserve.protocols.mcp.versions import STATELESS_VERSIONS, TABLE
 from defserve.protocols.mgp.terms import SECURITY_KEY
 from defserve.serve.http.other_endpoints import HTML, PageContent
 from defserve.serve.sockets import HeaderList
-from defserve.version import VERSION
 
 OFFER: Final = Offer(
     STATELESS_VERSIONS[-1], {}, {"name": "page", "version": VERSION}, stateless=True, key=("page", VERSION)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from defserve.base.peer_bounds import ByteCache
+from defserve.base.version import VERSION
 from defserve.client.replies import parse_text, tool_error, unwrap_content
 from defserve.core.call import Call, Replied
 from defserve.core.extension import Offer
@@ -23,7 +24,6 @@ from defserve.serve.http.exchange import JSON
 from defserve.serve.http.other_endpoints import RestFailure, RestRules
 from defserve.serve.sockets import HeaderList
 from defserve.server.openapi_document import openapi
-from defserve.version import VERSION
 
 log = logging.getLogger("defserve")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from defserve.base.version import VERSION
 from defserve.core.call import Call
 from defserve.errors import UsageError
 from defserve.protocols.mcp.errors import read_meta
 from defserve.protocols.mcp.lifecycle import dialect_of
 from defserve.server.metrics import ASKED, CANCELLED, ERROR, RequestOutcome, RequestWatcher
-from defserve.version import VERSION
 
 is_installed: bool = True
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Telemetry(RequestWatcher[OpenSpan]):
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         if not is_installed:
-            raise UsageError("Telemetry needs OpenTelemetry", fix='pip install "defserve[telemetry]" opentelemetry-sdk')
+            raise UsageError("Telemetry needs OpenTelemetry", fix="pip install opentelemetry-sdk")
         self._tracer = trace.get_tracer("defserve", VERSION, provider)
 
     def begin(self, call: Call) -> OpenSpan:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from defserve import AccessPolicy, Context, Entry, Limits, Server
+from defserve import Context, Limits, Server
+from defserve.server import AccessPolicy, Entry
 
 MARKS = Path(os.environ["ATTACK_MARKS"])
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from defserve import Server, State, StaticTokens, dangerous
+from defserve import Server, State, dangerous
+from defserve.auth import StaticTokens
 
 MARKS = Path(os.environ["ATTACK_MARKS"])
 

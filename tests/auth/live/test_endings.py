@@ -11,8 +11,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from defserve import JWT, Principal, Server
-from defserve.auth import DeniedTokens, live_credentials
+from defserve import JWT, Server
+from defserve.auth import DeniedTokens, Principal, live_credentials
 from defserve.client import Client
 from defserve.client.links.websocket import WebSocketLink
 from defserve.errors import PeerGone

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import AnyUrl, SecretStr
 
-from defserve import Tool
+from defserve.extending import Tool
 from tests.rows import for_each_row
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, Entry, Server
+from defserve import Server
 from defserve.client import Answers, Client, Grant, Mgp
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import AccessDenied, PermissionDenied
+from defserve.server import AccessPolicy, Entry
 from tests.client.mgp import guarded
 from tests.client.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, speaking, tool, trusting
 from tests.client.pretend import STATELESS, Fail, PretendServer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Proposal
 from defserve.client import TopicClient, join_topic
+from defserve.topics import Proposal
 from examples.cookbook.approvals import agent, payments
 from tests.examples.cookbook.pages import PROGRAMS
 from tests.gateway.topics import gateway

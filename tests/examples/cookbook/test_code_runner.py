@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from defserve import PeerError, ToolError
+from defserve import ToolError
+from defserve.errors import PeerError
 from defserve.sandbox import engines
 from defserve.testing import SyncClient
 

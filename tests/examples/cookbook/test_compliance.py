@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from defserve import Turn
 from defserve.client import Mcpl
+from defserve.live import Turn
 from defserve.testing import SyncClient
 from examples.cookbook import compliance
 from tests.rows import for_each_row

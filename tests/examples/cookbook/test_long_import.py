@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from defserve import PeerError, ToolError
+from defserve import ToolError
+from defserve.errors import PeerError
 from defserve.testing import SyncClient
 
 LINES = ["email,name,age", "ada@example.com,Ada,36", "no address,Bob,40", "eve@example.com,Eve,two", "x@y.z,Zoe,8"]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from defserve import Turn
 from defserve.client import Mcpl
+from defserve.live import Turn
 from defserve.testing import SyncClient
 
 pytestmark = [pytest.mark.eras("handshake"), pytest.mark.serves(mcpl=Mcpl(audit=[]))]

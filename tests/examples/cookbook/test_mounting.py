@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from defserve import PeerError, ToolError
+from defserve import ToolError
+from defserve.errors import PeerError
 from defserve.testing import SyncClient
 from tests.waiting import wait_until
 

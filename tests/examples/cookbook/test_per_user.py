@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from defserve import PeerError, Server, ToolError
+from defserve import Server, ToolError
 from defserve.auth import ApiKeys
+from defserve.errors import PeerError
 from defserve.testing import SyncClient
 from tests.at_address import fresh
 

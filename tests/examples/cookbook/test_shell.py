@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from defserve import PeerError, Server, ToolError
+from defserve import Server, ToolError
+from defserve.errors import PeerError
 from defserve.testing import SyncClient
 from tests.at_address import fresh
 

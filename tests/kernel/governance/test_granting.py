@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Server, StaticTokens, moderate
+from defserve import Server, moderate
+from defserve.auth import StaticTokens
 from defserve.kernel.governance.permissions import Decision
 from tests.kernel.running import Running, running, url_entry
 from tests.listening import listening

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from defserve import StaticTokens
+from defserve.auth import StaticTokens
 from defserve.auth.principals import LOCAL, Principal
 from defserve.cli.commands.kernel import main
 from defserve.errors import UsageError

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from defserve import Limits, Prompt, PromptOptions, Resource, ResourceOptions, Server, Tool, ToolOptions
+from defserve import Limits, Server
 from defserve.errors import UsageError
+from defserve.extending import Prompt, PromptOptions, Resource, ResourceOptions, Tool, ToolOptions
 from tests.rows import for_each_row
 
 

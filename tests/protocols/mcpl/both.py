@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from defserve import Context, FinishedTurn, InferenceEnd, Injection, Server, State, Turn
-from defserve.live import Author, Channel, Message
+from defserve import Context, Server, State
+from defserve.live import Author, Channel, FinishedTurn, InferenceEnd, Injection, Message, Turn
 
 server = Server("both", "1.0")
 retrieval = server.feature_set("memory.retrieval", "Retrieve memories")

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve import Context, PeerError, Refused, Server
+from defserve import Context, Refused, Server
 from defserve.client import Mcpl
+from defserve.errors import PeerError
 from defserve.protocols.mcpl.channels.messages import Channel, Message
 from defserve.protocols.mcpl.content import FinishedTurn, InferenceEnd, Injection, Turn
 from defserve.protocols.mcpl.policies import MAX_NAMES, POLICY_KEY

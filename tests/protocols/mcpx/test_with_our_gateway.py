@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from defserve import ApprovalRules, Participant, Proposal, Server
+from defserve import Server
 from defserve.client import TopicClient, join_topic
 from defserve.errors import PeerError
 from defserve.protocols.mcpx.participant import NotCapable
+from defserve.topics import ApprovalRules, Participant, Proposal
 from tests.gateway.topics import Running, gateway
 from tests.protocols.mcpx.servers import calculator
 from tests.raw import until

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, AuditLog, Context, Entry, Server, dangerous, moderate
+from defserve import Context, Server, dangerous, moderate
 from defserve.auth.principals import LOCAL, Principal
+from defserve.server import AccessPolicy, AuditLog, Entry
 from tests import asgi
 from tests.protocols.mgp.callers import ALICE, BOB, STRANGER, Clock, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, turns

@@ -11,20 +11,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from defserve import (
-    AuditLog,
-    AuditLogger,
-    Auth,
-    Context,
-    PublicUrl,
-    Server,
-    ShellCommand,
-    StaticTokens,
-    ToolError,
-    dangerous,
-    moderate,
-    validator,
-)
+from defserve import Auth, Context, PublicUrl, Server, ShellCommand, ToolError, dangerous, moderate, validator
+from defserve.auth import StaticTokens
+from defserve.server import AuditLog, AuditLogger
 from tests import asgi
 from tests.protocols.mgp.callers import offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, raw

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from defserve import Extension, Server, ToolError
+from defserve import Server, ToolError
 from defserve.errors import Declined, Draining, LimitExceeded, Refused, Rejected, TimedOut
+from defserve.extending import Extension
 from defserve.protocols.mcp.errors import ERROR_KEY
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp import errors as failures

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve import AccessPolicy, Server, moderate
+from defserve import Server, moderate
 from defserve.core.extension import Offer
 from defserve.protocols.mgp.terms import SECTIONS, VERSION, agree
+from defserve.server import AccessPolicy
 from tests.protocols.mgp.callers import offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
 from tests.rows import for_each_row

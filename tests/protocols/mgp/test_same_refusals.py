@@ -17,22 +17,9 @@ from typing import Annotated, NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from defserve import (
-    AccessPolicy,
-    Code,
-    Context,
-    Entry,
-    PublicUrl,
-    Server,
-    Shell,
-    ShellCommand,
-    Url,
-    Within,
-    dangerous,
-    moderate,
-    validator,
-)
+from defserve import Code, Context, PublicUrl, Server, Shell, ShellCommand, Url, Within, dangerous, moderate, validator
 from defserve.guard import egress
+from defserve.server import AccessPolicy, Entry
 from tests import asgi
 from tests.protocols.mgp.callers import offer
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw

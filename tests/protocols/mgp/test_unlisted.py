@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from defserve import CodeMode, Server, dangerous
+from defserve import Server, dangerous
+from defserve.code_mode import CodeMode
 from defserve.search.ranking import Search
 from tests.protocols.mgp.callers import Trail, code_of, speaking
 from tests.protocols.mgp.test_confirmation import ASKS, MGP, SESSION, next_message

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Auth, Limits, Server, StaticTokens
+from defserve import Auth, Limits, Server
+from defserve.auth import StaticTokens
 from tests.asgi import BOTH, Exchange, Web, living, request
 from tests.listening import listening
 from tests.listening import request as raw_request

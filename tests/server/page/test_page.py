@@ -18,13 +18,13 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from defserve import AccessPolicy, Context, Refused, Server
+from defserve import Context, Refused, Server
 from defserve.auth import Auth, StaticTokens
 from defserve.auth.local_token import with_local_token
 from defserve.client.known_clients import CLIENTS
 from defserve.serve.http import other_endpoints as page_module
 from defserve.serve.http.other_endpoints import NO_PAGE
-from defserve.server import page
+from defserve.server import AccessPolicy, page
 from tests.asgi import BOTH, Peer, Web, living, request
 from tests.certificate import self_signed
 from tests.listening import listening, parsers

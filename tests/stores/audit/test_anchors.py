@@ -238,7 +238,8 @@ def test_a_log_may_be_opened_and_finished_inside_an_event_loop(path: Path, ancho
 
 SERVER = """
 import sys
-from defserve import AuditLog, Server
+from defserve import Server
+from defserve.server import AuditLog
 
 server = Server("shop", "1", audit=AuditLog(sys.argv[1], key={key!r}, anchors=sys.argv[2:]))
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from defserve import AccessPolicy, Entry, Server
+from defserve import Server
 from defserve.errors import LimitExceeded
+from defserve.server import AccessPolicy, Entry
 from defserve.server.shared_features import SharedEntries
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import shared_tables

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from defserve import Injection, Server, State, Turn
+from defserve import Server, State
+from defserve.live import Injection, Turn
 from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, USES, V05
 from defserve.tooling.lint.rules import complaints
 from tests.rows import for_each_row

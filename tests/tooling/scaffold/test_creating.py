@@ -12,9 +12,9 @@ import pytest
 from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
+from defserve.base.version import VERSION
 from defserve.errors import UsageError
 from defserve.tooling.project_template import create, data, questions
-from defserve.version import VERSION
 from tests.effort import cpu_within
 from tests.tooling.scaffold.packages import ROOT, run
 

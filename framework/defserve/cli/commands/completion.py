@@ -15,10 +15,10 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from defserve.base.version import VERSION
 from defserve.cli.parser import AS_JSON, DESCRIBE, Argument, CommandParser, ParserDescription
 from defserve.cli.screen import show
 from defserve.cli.screen_blocks import Data, Line
-from defserve.version import VERSION
 
 ABOUT: Final = "Print the completion script of a shell. Once it is loaded, Tab completes commands, options and values."
 EXAMPLES: Final = """  defserve completion bash > ~/.local/share/bash-completion/completions/defserve

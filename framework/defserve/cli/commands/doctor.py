@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from defserve.base.version import VERSION
 from defserve.cli.exits import complain
 from defserve.cli.parser import AS_JSON, Argument, CommandParser
 from defserve.cli.screen import show
@@ -20,7 +21,6 @@ from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 from defserve.tooling.client_settings import install_command
 from defserve.tooling.lint.wording_rules import FIX_DENIED
-from defserve.version import VERSION
 
 EXAMPLES: Final = """  defserve doctor
   defserve doctor --port 8080 --json
@@ -34,14 +34,11 @@ PORT: Final = 8000
 # Extra → the modules that it installs.
 EXTRAS: Final = {
     "http": ("uvicorn", "httptools", "websockets"),
-    "client": ("httpx2",),
+    "client": ("httpx2", "keyring"),
     "auth": ("jwt", "cryptography"),
-    "keyring": ("keyring",),
-    "migrate": ("libcst",),
     "redis": ("redis",),
     "sandbox": ("pydantic_monty",),
-    "telemetry": ("opentelemetry",),
-    "dev": ("watchfiles", "cookiecutter", "rich", "build", "hatchling"),
+    "dev": ("watchfiles", "cookiecutter", "rich", "build", "hatchling", "libcst"),
     "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
 }
 NEEDED: Final = (

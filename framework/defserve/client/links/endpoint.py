@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from defserve.base.version import VERSION
 from defserve.client.link import HttpChallenge, Resolve
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, ProxiedResponse, is_proxied
 from defserve.client.links.http_connection import Broken, Response
@@ -13,7 +14,6 @@ from defserve.core.messages import INVALID_REQUEST
 from defserve.core.outgoing_requests import peer_error
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.serve.address import Challenged, HttpRefusal, Unreachable
-from defserve.version import VERSION
 
 if TYPE_CHECKING:
     from defserve.client.signin.authorizer import ServerAuthorizer

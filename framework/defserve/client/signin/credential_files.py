@@ -102,7 +102,7 @@ class FileStore:
         if self._keyring is None:
             raise UsageError(
                 f"the secrets of {NAME} {path} are in the system's keyring, which cannot be used here",
-                fix='pip install "defserve[keyring]", or sign in again: defserve login URL',
+                fix='pip install "defserve[client]", or sign in again: defserve login URL',
             )
         kept = self._keyring.load_secret(self._entry(text_of(document.get("server")) or ""))
         return read_credential(document, object_of(json.loads(kept))) if kept else None

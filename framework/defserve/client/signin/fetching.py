@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from defserve.auth.oauth import check_url, is_loopback
 from defserve.base.redaction import redact_text
+from defserve.base.version import VERSION
 from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, is_proxied
 from defserve.client.links.http_connection import Broken
 from defserve.client.replies import Json, parse_object
@@ -21,7 +22,6 @@ from defserve.errors import Refused, UsageError
 from defserve.guard.egress import RESOLVE_SECONDS, system_resolver
 from defserve.guard.network import judge, not_public
 from defserve.serve.address import NotRenewed, SignInError
-from defserve.version import VERSION
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 MAX_URL_LENGTH: Final = 8_000

@@ -40,9 +40,7 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
     try:
         import libcst as cst
     except ImportError:
-        raise UsageError(
-            "migrate needs libcst, which is not installed", fix='pip install "defserve[migrate]"'
-        ) from None
+        raise UsageError("migrate needs libcst, which is not installed", fix='pip install "defserve[dev]"') from None
     from defserve.tooling.migrate.program import collect_facts, unquote_annotations
     from defserve.tooling.migrate.project_facts import SourceFile, share_servers
 

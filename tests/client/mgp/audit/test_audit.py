@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from defserve import AuditLog, Rejected
 from defserve.client import Answers, AuditServer, Client, Decline, Mgp
 from defserve.client import audit as audit_module
 from defserve.client.mgp.server_claims import Failure
-from defserve.errors import BadArguments, Draining, PeerError, TimedOut, ToolError
+from defserve.errors import BadArguments, Draining, PeerError, Rejected, TimedOut, ToolError
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit import EVENT_TYPES
 from defserve.protocols.mgp.errors import PermissionDenied, RateLimited
 from defserve.protocols.mgp.permissions import NotConfirmed
+from defserve.server import AuditLog
 from tests.client.mgp import guarded
 from tests.client.mgp.hosts import DONE, ERAS, Trail, connected, mgp_block, plain, risky, speaking, tool, trusting
 from tests.client.pretend import SILENCE, STATELESS, Fail, PretendServer

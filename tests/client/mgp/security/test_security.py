@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from defserve import Rejected, Server, Verdict, dangerous, validator
+from defserve import Server, dangerous, validator
 from defserve.client import Answers, Cancel, Client, Decline, Mgp
 from defserve.client.mgp.peer import CallValidation, guesses
 from defserve.client.mgp.server_claims import ListedSecurity, tool_security
-from defserve.errors import PeerError
+from defserve.errors import PeerError, Rejected
+from defserve.guard import Verdict
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.forwarding import judge
 from defserve.protocols.mgp.permissions import NotConfirmed

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from defserve import Context, Image, Server, ToolOptions, UsageError, app, tool
+from defserve import Context, Image, Server, UsageError, app, tool
 from defserve.client import Client
 from defserve.errors import PeerError, ToolError
+from defserve.extending import ToolOptions
 from defserve.protocols.mcp.app_policy import OFFER
 from defserve.protocols.mcp.tools import Tool
 from tests.raw import ERAS

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Limits, Principal, Server, StaticTokens, UsageError
+from defserve import Limits, Server, UsageError
+from defserve.auth import Principal, StaticTokens
 from defserve.errors import PeerError
 
 pytestmark = pytest.mark.anyio

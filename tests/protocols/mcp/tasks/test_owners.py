@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, Entry, Server
+from defserve import Server
 from defserve.auth import Auth, StaticTokens
 from defserve.client import Client
 from defserve.errors import PeerError
+from defserve.server import AccessPolicy, Entry
 from tests.listening import listening
 from tests.protocols.mcp.tasks.peers import TAKES, YES, Job, callers, shop
 from tests.rows import for_each_row

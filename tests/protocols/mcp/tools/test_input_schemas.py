@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from defserve import Search, Server
+from defserve import Server
 from defserve.protocols.mgp import meta_tools, server_discovery
+from defserve.search import Search
 from tests.openapi.apis import document, operation
 from tests.rows import for_each_row
 

@@ -8,7 +8,8 @@ import pytest
 from pydantic import Field
 from starlette.testclient import TestClient
 
-from defserve import Principal, Server, ShellCommand, StaticTokens, dangerous
+from defserve import Server, ShellCommand, dangerous
+from defserve.auth import Principal, StaticTokens
 from tests.raw import ERAS, raw
 from tests.rows import for_each_row
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Argument, Command, PublicUrl, Server, Transform, UsageError
+from defserve import Command, PublicUrl, Server, UsageError
+from defserve.extending import Argument, Transform
 from tests.openapi.apis import RecordingApi, operation, parameter
 from tests.protocols.mgp.callers import Trail
 from tests.rows import for_each_row

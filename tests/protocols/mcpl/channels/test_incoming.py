@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Context, Server, StaticTokens, Text, UsageError
+from defserve import Context, Server, Text, UsageError
+from defserve.auth import StaticTokens
 from defserve.client import HttpLink
 from defserve.errors import NoBackChannel, PeerError
 from defserve.protocols.mcpl.channels.messages import Author, Channel, Message, MessageReceipt

@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from defserve import Checkpoint, Server, State, States, ToolError
+from defserve import Server, State, ToolError
 from defserve.auth.principals import LOCAL, Principal
 from defserve.protocols.mcpl.feature_sets import FeatureSet
+from defserve.state import Checkpoint, States
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.raw import HANDSHAKE
 

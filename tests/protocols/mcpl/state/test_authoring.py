@@ -7,16 +7,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, computed_field
 
-from defserve import (
-    CheckpointNotFound,
-    Context,
-    Depends,
-    Server,
-    State,
-    States,
-    UsageError,
-)
+from defserve import Context, Depends, Server, State, UsageError
 from defserve.protocols.mcpl.content import Turn
+from defserve.state import CheckpointNotFound, States
 from defserve.stores.store import MemoryStore, StoreChange, StoreFull
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Note, Notebook, Notes, notes_of, refusal, roll_back

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import jsonpatch
 import pytest
 
-from defserve import Checkpoint, Context, Remote, Server, State, States, StaticTokens, dangerous
+from defserve import Context, Remote, Server, State, dangerous
+from defserve.auth import StaticTokens
 from defserve.auth.principals import LOCAL, Principal, anonymous
 from defserve.protocols.mcpl.state.ownership import STATE_KEY
+from defserve.state import Checkpoint, States
 from defserve.stores.store import MemoryStore
 from tests.at_address import at_address
 from tests.protocols.mcpl.hosts import Host, Json, hosting

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from pydantic import BaseModel
 
-from defserve import Context, Server, State, States, dangerous
+from defserve import Context, Server, State, dangerous
 from defserve.auth.principals import Principal, anonymous
 from defserve.protocols.mcpl.state.ownership import EVERYONE, Per
+from defserve.state import States
 from defserve.stores.checkpoints import checkpoint_tree
 from defserve.stores.checkpoints.checkpoint_tree import TreeKey
 from defserve.stores.store import MemoryStore

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from defserve import CannotUndo, Checkpoint, Context, Server, State, UsageError
+from defserve import Context, Server, State, UsageError
+from defserve.state import CannotUndo, Checkpoint
 from defserve.stores.store import MemoryStore, StoreChange
 from tests.protocols.mcpl.hosts import hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, notes_of, roll_back

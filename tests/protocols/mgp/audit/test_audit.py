@@ -10,20 +10,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from defserve import (
-    AuditLog,
-    AuditLogger,
-    Code,
-    Context,
-    Server,
-    ShellCommand,
-    ToolError,
-    UsageError,
-    dangerous,
-    moderate,
-)
+from defserve import Code, Context, Server, ShellCommand, ToolError, UsageError, dangerous, moderate
 from defserve.auth.principals import LOCAL
 from defserve.protocols.mgp.audit import EVENT_TYPES
+from defserve.server import AuditLog, AuditLogger
 from defserve.stores.audit.log_file import verify
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, raw

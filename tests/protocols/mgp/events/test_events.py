@@ -11,24 +11,15 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel
 
-from defserve import (
-    AccessPolicy,
-    Context,
-    Limits,
-    Principal,
-    Server,
-    Shell,
-    ShellCommand,
-    ToolError,
-    UsageError,
-    moderate,
-)
+from defserve import Context, Limits, Server, Shell, ShellCommand, ToolError, UsageError, moderate
+from defserve.auth import Principal
 from defserve.auth.principals import LOCAL
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
 from defserve.protocols.mgp.events import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
 from defserve.serve.connection import Connection
 from defserve.serve.lifespans import enter_lifespans
 from defserve.serve.stdio import StdioTransport
+from defserve.server import AccessPolicy
 from tests.asgi import Peer, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, speaking
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns, until

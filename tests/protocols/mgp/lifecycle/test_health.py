@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, Context, Limits, Server
+from defserve import Context, Limits, Server
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
 from defserve.protocols.mgp import lifecycle
 from defserve.protocols.mgp.lifecycle import CheckResult, status_from
+from defserve.server import AccessPolicy
 from tests.asgi import Exchange, Web, living
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, Raw, raw, text_of, until

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve import AccessPolicy, Limits, Server
+from defserve import Limits, Server
 from defserve.core.composition import Composition
 from defserve.core.service import Phase
 from defserve.protocols.mgp.lifecycle import (
@@ -22,6 +22,7 @@ from defserve.protocols.mgp.lifecycle import (
     LifecycleState,
     check_transition,
 )
+from defserve.server import AccessPolicy
 from tests.asgi import Peer, last, living, text
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, text_of, turns, until

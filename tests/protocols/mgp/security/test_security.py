@@ -16,7 +16,6 @@ from defserve import (
     Server,
     Shell,
     ShellCommand,
-    Tool,
     UsageError,
     dangerous,
     moderate,
@@ -25,6 +24,7 @@ from defserve import (
     validator,
 )
 from defserve.errors import Rejected
+from defserve.extending import Tool
 from defserve.protocols.mcp.tools import ToolOptions
 from defserve.protocols.mgp import forwarding
 from defserve.protocols.mgp.security import UnguardedParameter

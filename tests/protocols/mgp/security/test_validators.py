@@ -24,12 +24,11 @@ from defserve import (
     ShellCommand,
     Url,
     UsageError,
-    Verdict,
     Within,
     moderate,
     validator,
 )
-from defserve.guard import egress
+from defserve.guard import Verdict, egress
 from defserve.guard.verdict import Violation
 from tests.raw import ERAS, Json, raw, text_of
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve import Search, Security, Server, dangerous, safe
+from defserve import Security, Server, dangerous, safe
 from defserve.protocols.mcp.transforms import Prefix
+from defserve.search import Search
 from tests.protocols.mgp.callers import Trail
 from tests.raw import Json, Raw
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from defserve import Auth, Context, Limits, Refused, StaticTokens
+from defserve import Auth, Context, Limits, Refused
+from defserve.auth import StaticTokens
 from defserve.auth.principals import Principal
 from defserve.proxying.items import RemoteTool
 from tests import asgi

@@ -10,10 +10,12 @@ import pytest
 from pydantic_core import to_json
 from starlette.testclient import TestClient
 
-from defserve import AccessPolicy, Entry, Search, Server, ToolBudget, UsageError
+from defserve import Server, UsageError
 from defserve.errors import PeerError
 from defserve.protocols.mgp.meta_tools import format_loaded_tools
 from defserve.proxying.items import RemoteTool
+from defserve.search import Search, ToolBudget
+from defserve.server import AccessPolicy, Entry
 from tests.effort import cpu_within
 from tests.hostile_schemas import SCHEMAS
 from tests.protocols.mgp.callers import ALICE, BOB, speaking

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, Entry, Search, ToolBudget
+from defserve.search import Search, ToolBudget
+from defserve.server import AccessPolicy, Entry
 from tests.protocols.mgp.callers import ALICE, BOB, speaking
 from tests.protocols.mgp.tool_discovery.offices import hum, keyword_only, names, office, structured
 from tests.raw import ERAS, HANDSHAKE, Json, Raw, raw

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, Entry
 from defserve.auth import StaticTokens
+from defserve.server import AccessPolicy, Entry
 from defserve.stores.store import StoreUnavailable
 from tests.asgi import Peer, last, text
 from tests.raw import STATELESS

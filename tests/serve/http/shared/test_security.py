@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from defserve import AccessPolicy, Entry, Server, moderate
+from defserve import Server, moderate
 from defserve.auth import StaticTokens
-from defserve.server import shared_features
+from defserve.server import AccessPolicy, Entry, shared_features
 from tests.asgi import Exchange, Peer, last, text
 from tests.raw import STATELESS
 from tests.serve.http.shared.group import Client, Group, becomes
